@@ -1,0 +1,116 @@
+"""Named tensors: θ, φ, gradients, buffers and rule states are all `dict[str, Tensor]`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpgrad.errors import WarpgradError
+
+Tensors = dict[str, Tensor]
+
+
+def detached(tensors: Mapping[str, Tensor]) -> Tensors:
+    """The same values outside any graph; memory is shared, nothing is copied."""
+    return {name: tensor.detach() for name, tensor in tensors.items()}
+
+
+def leaves(tensors: Mapping[str, Tensor]) -> Tensors:
+    """The same values as new leaves that collect gradients."""
+    return {name: tensor.detach().requires_grad_() for name, tensor in tensors.items()}
+
+
+def select(tensors: Mapping[str, Tensor], names: Iterable[str]) -> Tensors:
+    return {name: tensors[name] for name in names}
+
+
+def gradients(
+    loss: Tensor,
+    *groups: Mapping[str, Tensor],
+    what: str,
+    create_graph: bool = False,
+    allow_unused: bool = False,
+) -> list[Tensors]:
+    """Gradients of a scalar for every named tensor of every group, in one backward pass.
+
+    A tensor that the loss does not depend on is an error that names it, because silence there means a
+    parameter that never learns; with `allow_unused` its gradient is zero.
+    """
+    flat = [tensor for group in groups for tensor in group.values()]
+    if not flat:
+        return [{} for _ in groups]
+    if not loss.requires_grad:
+        names = ", ".join(name for group in groups for name in group)
+        raise WarpgradError(
+            f"{what} depends on none of {names}: compute it from the model's output without detaching it."
+        )
+    found = torch.autograd.grad(loss, flat, create_graph=create_graph, allow_unused=True)
+    result: list[Tensors] = []
+    place = iter(found)
+    for group in groups:
+        named: Tensors = {}
+        for name, tensor in group.items():
+            gradient = next(place)
+            if gradient is None:
+                if not allow_unused:
+                    raise WarpgradError(
+                        f"parameter '{name}' gets no gradient from {what}: the model's forward does not use it; "
+                        "remove it, list it under constant=, or pass allow_unused=True to Learner."
+                    )
+                gradient = torch.zeros_like(tensor)
+            named[name] = gradient
+        result.append(named)
+    return result
+
+
+class Accumulator:
+    """A running sum of named gradients with the number of samples in it, in constant memory."""
+
+    def __init__(self) -> None:
+        self.total: Tensors = {}
+        self.count = 0
+
+    def add(self, gradient: Mapping[str, Tensor], count: int = 1) -> None:
+        for name, value in gradient.items():
+            kept = self.total.get(name)
+            # The first value is copied: later ones are added in place and must not write into a caller's tensor.
+            self.total[name] = value.detach().clone() if kept is None else kept.add_(value.detach())
+        self.count += count
+
+    def scaled(self, factor: float) -> Tensors:
+        return {name: value * factor for name, value in self.total.items()}
+
+    def mean(self) -> Tensors:
+        return self.scaled(1.0 / max(self.count, 1))
+
+    def clear(self) -> None:
+        self.total, self.count = {}, 0
+
+
+def stack_trees(trees: Sequence[Any]) -> Any:
+    """Stack equal nests of tuples, lists and dicts leaf by leaf, for `torch.vmap`; leaves must be tensors."""
+    first = trees[0]
+    if isinstance(first, Tensor):
+        return torch.stack(list(trees))
+    if isinstance(first, Mapping):
+        return {name: stack_trees([tree[name] for tree in trees]) for name in first}
+    if isinstance(first, tuple | list):
+        columns = [stack_trees(column) for column in zip(*trees, strict=True)]
+        if isinstance(first, tuple) and hasattr(first, "_fields"):
+            return type(first)(*columns)
+        return type(first)(columns)
+    raise WarpgradError(f"a batch holds a {type(first).__name__}, which cannot be stacked; use tensors only.")
+
+
+def shapes(tree: Any) -> str:
+    """The shapes in a batch, for error messages."""
+    if isinstance(tree, Tensor):
+        return str(tuple(tree.shape))
+    if isinstance(tree, Mapping):
+        return "{" + ", ".join(f"{name}: {shapes(value)}" for name, value in tree.items()) + "}"
+    if isinstance(tree, tuple | list):
+        return "(" + ", ".join(shapes(value) for value in tree) + ")"
+    return type(tree).__name__
