@@ -83,9 +83,6 @@ class Accumulator:
     def scaled(self, factor: float) -> Tensors:
         return {name: value * factor for name, value in self.total.items()}
 
-    def mean(self) -> Tensors:
-        return self.scaled(1.0 / max(self.count, 1))
-
     def clear(self) -> None:
         self.total, self.count = {}, 0
 

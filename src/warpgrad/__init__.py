@@ -1,0 +1,76 @@
+"""Warped Gradient Descent on PyTorch. The map from the paper to the files is in `README.md` beside this file."""
+
+from warpgrad.adaptation import Adaptation, Point, Transition
+from warpgrad.algorithms import Algorithm, Continual, Offline, Online, Unrolled
+from warpgrad.batched import BatchedAdaptation
+from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.fitting import LearningCurve, adapt, evaluate
+from warpgrad.initialisers import (
+    FOMAML,
+    MAML,
+    Fixed,
+    GaussianPrior,
+    Initialiser,
+    Leap,
+    MultiTask,
+    Reptile,
+)
+from warpgrad.learner import Forward, Learner
+from warpgrad.meta_optimiser import MetaOptimiser
+from warpgrad.meta_training import meta_train
+from warpgrad.method import Method
+from warpgrad.objectives import Approximate, Exact, InPlace, Objective, unrolled
+from warpgrad.partition import Warp
+from warpgrad.replay import ReplayBudget, ReplayBuffer
+from warpgrad.rules import SGD, Adam, Clip, Learned, Rule
+from warpgrad.tasks import FunctionFamily, SupervisedTask, Task, TaskFamily, TaskList
+from warpgrad.version import __version__
+
+__all__ = [
+    "FOMAML",
+    "MAML",
+    "SGD",
+    "Adam",
+    "Adaptation",
+    "Algorithm",
+    "Approximate",
+    "BatchedAdaptation",
+    "Clip",
+    "Continual",
+    "Exact",
+    "Fixed",
+    "Forward",
+    "FunctionFamily",
+    "GaussianPrior",
+    "InPlace",
+    "Initialiser",
+    "Leap",
+    "Learned",
+    "Learner",
+    "LearningCurve",
+    "MetaOptimiser",
+    "Method",
+    "MultiTask",
+    "NonFiniteError",
+    "Objective",
+    "Offline",
+    "Online",
+    "Point",
+    "ReplayBudget",
+    "ReplayBuffer",
+    "Reptile",
+    "Rule",
+    "SupervisedTask",
+    "Task",
+    "TaskFamily",
+    "TaskList",
+    "Transition",
+    "Unrolled",
+    "Warp",
+    "WarpgradError",
+    "__version__",
+    "adapt",
+    "evaluate",
+    "meta_train",
+    "unrolled",
+]

@@ -1,0 +1,204 @@
+"""Adaptation: θ_{k+1} = U(θ_k; φ) on one task.
+
+`Adaptation` is one task under adaptation, evaluated one at a time: the reference that every fast path is
+tested against. `warpgrad.batched.BatchedAdaptation` has the same methods for many tasks at once, so
+objectives, initialisers and algorithms are written once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.keys import fold
+from warpgrad.learner import Forward, Learner
+from warpgrad.rules.base import Rule
+from warpgrad.tasks.base import Task
+from warpgrad.tensors import Tensors, detached, gradients, leaves, shapes
+
+
+T = TypeVar("T")
+Role = Literal["loss", "meta_loss"]
+Source = Literal["adapt_batch", "meta_batch"]
+Step = int | tuple[int, ...]
+"""k, or the k of each point where points from different steps are stacked."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place on a trajectory, (k, θ_k, buffers, rule state): what the sum of Eq. 11 runs over."""
+
+    k: Step
+    theta: Tensors
+    buffers: Tensors
+    state: Tensors
+
+
+@dataclass(frozen=True)
+class Inner:
+    """L_task and its gradient at a point; with a graph, `theta` is the leaf the gradient was taken for."""
+
+    loss: Tensor
+    gradient: Tensors
+    theta: Tensors
+    buffers: Tensors
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One adaptation step, outside any graph: from `point` to `after`."""
+
+    point: Point
+    loss: Tensor
+    gradient: Tensors
+    after: Point
+
+
+class Adaptation:
+    """One task under adaptation with a learner and a rule."""
+
+    size = 1
+    """How many tasks advance together."""
+
+    def __init__(self, learner: Learner, rule: Rule, task: Task, key: int) -> None:
+        """`key` seeds the start and the dropout masks of this task in this meta-step."""
+        self.learner = learner
+        self.rule = rule
+        self.task = task
+        self.key = key
+
+    @property
+    def one_loss(self) -> bool:
+        return self.task.one_loss
+
+    @property
+    def keys(self) -> list[int]:
+        """The key of every task that advances here."""
+        return [self.key]
+
+    def start(self, thetas: Sequence[Tensors] | None = None) -> Point:
+        """The point k = 0, at the learner's start or at the θ given for each task."""
+        begin = self.learner.start(self.key) if thetas is None else thetas[0]
+        return Point(0, begin, self.learner.buffers(), self.rule.init(begin))
+
+    def task_loss(
+        self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step
+    ) -> tuple[Tensor, Tensors]:
+        """L_task(θ; φ) on the batch of step k, and the buffers after it."""
+        return self._evaluate("loss", "adapt_batch", theta, buffers, k)
+
+    def meta_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step) -> Tensor:
+        """L_meta(θ; φ) on the meta-batch of step k. The statistics it moves are thrown away."""
+        return self._evaluate("meta_loss", "meta_batch", theta, buffers, k)[0]
+
+    def in_place_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step) -> Tensor:
+        """L_meta(θ; φ) on the batch and the masks of adaptation step k."""
+        return self._evaluate("meta_loss", "adapt_batch", theta, buffers, k)[0]
+
+    def inner(self, point: Point, *, create_graph: bool = False, theta: Tensors | None = None) -> Inner:
+        """∇_θ L_task at a point. `theta` takes the place of the point's own where it carries a graph."""
+        theta = leaves(point.theta) if theta is None else theta
+        loss, buffers = self.task_loss(theta, point.buffers, point.k)
+        self.check_finite(loss, "the task loss", point.k)
+        (gradient,) = gradients(
+            loss.sum(),
+            theta,
+            what="the task loss",
+            create_graph=create_graph,
+            allow_unused=self.learner.allow_unused,
+        )
+        return Inner(loss, gradient, theta, buffers)
+
+    def update(
+        self, gradient: Mapping[str, Tensor], state: Mapping[str, Tensor], theta: Mapping[str, Tensor]
+    ) -> tuple[Tensors, Tensors]:
+        """The rule's step."""
+        return self.rule.update(gradient, state, theta, self.rule.meta)
+
+    def step(self, point: Point) -> Transition:
+        """θ_{k+1} from θ_k, with no graph left behind."""
+        inner = self.inner(point)
+        with torch.no_grad():
+            theta, state = self.update(inner.gradient, point.state, point.theta)
+        return self.transition(point, inner, theta, state)
+
+    def transition(self, point: Point, inner: Inner, theta: Tensors, state: Tensors) -> Transition:
+        """The step that an objective has computed already, freed from its graph."""
+        after = Point(following(point.k), detached(theta), inner.buffers, detached(state))
+        return Transition(point, inner.loss.detach(), detached(inner.gradient), after)
+
+    def check_finite(self, loss: Tensor, what: str, k: Step) -> None:
+        """Stop at the first NaN, with the task and the step, before it reaches any parameter."""
+        if not math.isfinite(loss.item()):
+            raise non_finite(self.task, what, loss.item(), k)
+
+    def gather(self, trees: Sequence[Tensors]) -> Tensors:
+        """One nest of tensors for all tasks from one for each."""
+        return trees[0]
+
+    def split(self, tree: Tensors) -> list[Tensors]:
+        """One nest of tensors for each task from one for all: the inverse of `gather`."""
+        return [tree]
+
+    def total(self, tree: Tensors) -> Tensors:
+        """The sum over tasks."""
+        return tree
+
+    def per_task(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Apply a function of one task's tensors: directly here, mapped over the stack in the batched engine."""
+        return function(*arguments)
+
+    def _evaluate(
+        self,
+        loss: Role,
+        batch: Source,
+        theta: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        k: Step,
+    ) -> tuple[Tensor, Tensors]:
+        # Adaptation and the in-place objective share masks because they share the batch.
+        forward = self.learner.bind(theta, buffers, key=fold(self.key, cast(int, k), batch))
+        value = scored(self.task, loss, forward, getattr(self.task, batch)(k), k)
+        return value, forward.buffers
+
+
+def scored(task: Task, role: Role, forward: Forward, batch: Any, k: Step) -> Tensor:
+    """A task's loss on a batch; what fails in the user's code is named with the task, the step and the shapes."""
+    try:
+        loss: Any = getattr(task, role)(forward, batch)
+    except (RuntimeError, IndexError, TypeError) as error:
+        raise WarpgradError(
+            f"task '{task.name}' failed in {role} at step {k} on a batch of shapes {shapes(batch)}: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+    if not isinstance(loss, Tensor) or loss.ndim != 0:
+        got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise WarpgradError(
+            f"{role} of task '{task.name}' must be a scalar tensor, not {got}; take its mean or sum."
+        )
+    return loss
+
+
+def non_finite(task: Task, what: str, value: float, k: Step) -> NonFiniteError:
+    return NonFiniteError(
+        f"{what} of task '{task.name}' is {value} at step {k}: "
+        "lower the inner step size or clip the inner gradient with Clip(...)."
+    )
+
+
+def following(k: Step) -> Step:
+    """k + 1."""
+    return k + 1 if isinstance(k, int) else tuple(step + 1 for step in k)
+
+
+def check_steps(steps: int) -> int:
+    """K, checked."""
+    if steps < 1:
+        raise WarpgradError(f"steps={steps}: adaptation needs at least 1 step.")
+    return steps

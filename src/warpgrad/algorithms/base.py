@@ -1,0 +1,85 @@
+"""Algorithms decide when g_φ and g_θ0 become meta-updates. They know nothing of files, ranks or screens."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from warpgrad.adaptation import Adaptation, check_steps
+from warpgrad.engines import Engine, EngineChoice
+from warpgrad.errors import WarpgradError
+from warpgrad.method import Method, MetaUpdate, Reduction
+from warpgrad.objectives.base import ObjectiveStep
+from warpgrad.tasks.base import Task
+from warpgrad.tensors import Tensors
+
+
+class Trace:
+    """Mean losses of one meta-step, for the log."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, name: str, values: Tensor) -> None:
+        self._sums[name] = self._sums.get(name, 0.0) + float(values.sum())
+        self._counts[name] = self._counts.get(name, 0) + values.numel()
+
+    def add_sample(self, sample: ObjectiveStep | None) -> None:
+        if sample is not None:
+            self.add("meta_loss", sample.meta_loss)
+
+    def means(self) -> dict[str, float]:
+        return {name: value / self._counts[name] for name, value in self._sums.items()}
+
+
+class Algorithm(ABC):
+    """One meta-step: adapt to a meta-batch of tasks, accumulate gradients, update the meta-parameters."""
+
+    def __init__(
+        self, *, steps: int, tasks: int, reduction: Reduction = "mean", engine: Engine = "auto", chunk: int = 64
+    ) -> None:
+        """
+        Args:
+            steps: K, adaptation steps per task; a task's own `steps` goes before it.
+            tasks: Tasks per meta-step.
+            reduction: Whether g_φ is the mean or the sum over the (task, step) samples of one update.
+            engine: `loop` evaluates one task at a time (the reference), `batched` stacks tasks, `auto` measures
+                nothing and asks for the batched engine only where it is known to win, then checks it once.
+            chunk: At most this many tasks or points are stacked at once; bounds memory.
+        """
+        self.steps = check_steps(steps)
+        if tasks < 1:
+            raise WarpgradError(f"tasks={tasks}: a meta-step needs at least 1 task.")
+        if chunk < 1:
+            raise WarpgradError(f"chunk={chunk}: at least 1 task must be evaluated at once.")
+        if reduction not in ("mean", "sum"):
+            raise WarpgradError(f"reduction={reduction!r} is unknown; choose mean or sum.")
+        self.tasks = tasks
+        self.reduction = reduction
+        self.engine = EngineChoice(engine, chunk)
+
+    @abstractmethod
+    def meta_step(
+        self, method: Method, tasks: Sequence[Task], keys: Sequence[int], update: MetaUpdate
+    ) -> dict[str, float]:
+        """Adapt to `tasks`, update the meta-parameters, return mean losses. `keys` has one entry per task."""
+
+    def state(self) -> Tensors:
+        """What must survive from one meta-step to the next; nothing for most algorithms."""
+        return {}
+
+    def load_state(self, state: Tensors) -> None:
+        """Go on from a state that `state()` returned."""
+        del state
+
+    def steps_of(self, adaptation: Adaptation) -> int:
+        """K_τ."""
+        own = adaptation.task.steps
+        return self.steps if own is None else check_steps(own)
+
+    def scale(self, samples: int) -> float:
+        """What g_φ, a sum over samples, is multiplied by."""
+        return 1.0 / max(samples, 1) if self.reduction == "mean" else 1.0

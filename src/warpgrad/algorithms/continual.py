@@ -1,0 +1,69 @@
+"""Algorithm 3: continual meta-training on a stream of experiences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from warpgrad.algorithms.base import Algorithm, Trace
+from warpgrad.engines import Engine
+from warpgrad.errors import WarpgradError
+from warpgrad.initialisers.base import Tracker
+from warpgrad.method import MetaGradient, Method, MetaUpdate, Reduction
+from warpgrad.tasks.base import Task
+from warpgrad.tensors import Tensors
+
+
+class Continual(Algorithm):
+    """θ steps on every batch of tasks, φ on the gradient accumulated over η batches.
+
+    There is one θ for the whole stream: it is the learner's θ0, moved by C, usually `MultiTask()`. A meta-step is
+    one batch. g_φ and the count of batches outlive it, so they are part of the checkpoint; g_φ starts from 0
+    after each update of φ (the last line of the printed box resets g_θ instead, a slip).
+    """
+
+    def __init__(
+        self,
+        *,
+        tasks: int,
+        batches: int,
+        reduction: Reduction = "mean",
+        engine: Engine = "auto",
+        chunk: int = 64,
+    ) -> None:
+        """`batches` is η; the rest as in `Algorithm`."""
+        super().__init__(steps=1, tasks=tasks, reduction=reduction, engine=engine, chunk=chunk)
+        if batches < 1:
+            raise WarpgradError(f"batches={batches}: φ must be updated after at least 1 batch.")
+        self.batches = batches
+        self._meta = MetaGradient()
+        self._since_update = 0
+
+    def meta_step(
+        self, method: Method, tasks: Sequence[Task], keys: Sequence[int], update: MetaUpdate
+    ) -> dict[str, float]:
+        meta, trace = self._meta, Trace()
+        for adaptation in self.engine.adaptations(method, tasks, keys):
+            tracker = Tracker(method.initialiser, adaptation)
+            transition, sample = method.step(adaptation, tracker.begin)
+            meta.add_sample(sample, adaptation.size)
+            tracker.observe(transition)
+            meta.add_start(tracker.finish(), adaptation)
+            trace.add_sample(sample)
+            trace.add("task_loss", transition.loss)
+        meta.apply(update, "theta0", "prior", scale=method.weight / len(tasks))
+        self._since_update += 1
+        if self._since_update == self.batches:
+            meta.apply(update, "phi", "rule", scale=self.scale(meta.samples))
+            self._since_update = 0
+        return trace.means()
+
+    def state(self) -> Tensors:
+        counts = torch.tensor([self._since_update, self._meta.samples])
+        return {"counts": counts, **self._meta.state()}
+
+    def load_state(self, state: Tensors) -> None:
+        rest = dict(state)
+        self._since_update, samples = (int(count) for count in rest.pop("counts"))
+        self._meta.load_state(rest, samples)

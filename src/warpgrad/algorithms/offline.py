@@ -1,0 +1,160 @@
+"""Algorithm 2: offline meta-training with a replay buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from warpgrad.adaptation import Adaptation, Point
+from warpgrad.algorithms.base import Algorithm, Trace
+from warpgrad.batched import BatchedAdaptation
+from warpgrad.engines import Engine
+from warpgrad.errors import WarpgradError
+from warpgrad.initialisers.base import ThetaGradient, Tracker
+from warpgrad.keys import fold
+from warpgrad.method import MetaGradient, Method, MetaUpdate, Reduction
+from warpgrad.replay import Entry, ReplayBudget, ReplayBuffer
+from warpgrad.tasks.base import Task
+from warpgrad.tensors import Tensors
+
+
+class Offline(Algorithm):
+    """Collect all points of all trajectories, then update φ on η of them at a time, in random order.
+
+    With η = 1, K = 100 and 20 tasks, φ is updated 2000 times per meta-step. A remainder smaller than η is an
+    update of its own, scaled by its own count; so η = all points is Algorithm 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        steps: int,
+        tasks: int,
+        samples: int | None = 1,
+        interleave: bool = False,
+        include_last: bool = False,
+        budget: ReplayBudget | None = None,
+        reduction: Reduction = "mean",
+        engine: Engine = "auto",
+        chunk: int = 64,
+    ) -> None:
+        """
+        Args:
+            samples: η, points per update of φ; None for all of them.
+            interleave: Update θ0 along with φ, on the segments of the same η points, as the paper's box has it;
+                otherwise once per meta-step with the mean over tasks.
+            include_last: Add θ_K to the points θ_0 … θ_{K−1}.
+            budget: Bytes the replay buffer may take, and where.
+        """
+        super().__init__(steps=steps, tasks=tasks, reduction=reduction, engine=engine, chunk=chunk)
+        if samples is not None and samples < 1:
+            raise WarpgradError(f"samples={samples}: an update of φ needs at least 1 sample.")
+        self.samples = samples
+        self.interleave = interleave
+        self.include_last = include_last
+        self.budget = budget or ReplayBudget()
+
+    def meta_step(
+        self, method: Method, tasks: Sequence[Task], keys: Sequence[int], update: MetaUpdate
+    ) -> dict[str, float]:
+        meta, trace = MetaGradient(), Trace()
+        points = sum((task.steps or self.steps) + self.include_last for task in tasks)
+        buffer = ReplayBuffer(points, self.budget, method.learner.device)
+        try:
+            first = 0
+            for adaptation in self.engine.adaptations(method, tasks, keys):
+                self._collect(method, adaptation, first, buffer, meta, trace)
+                first += adaptation.size
+            order = buffer.order(fold(*keys))
+            eta = self.samples or len(order)
+            for begin in range(0, len(order), eta):
+                chosen = order[begin : begin + eta]
+                self._replay(method, [buffer[place] for place in chosen], tasks, keys, meta, trace)
+                meta.apply(update, "phi", "rule", scale=self.scale(meta.samples))
+                if self.interleave:
+                    meta.apply(update, "theta0", "prior", scale=method.weight / len(tasks))
+        finally:
+            buffer.close()
+        meta.apply(update, "theta0", "prior", scale=method.weight / len(tasks))
+        return trace.means()
+
+    def _collect(
+        self,
+        method: Method,
+        adaptation: Adaptation,
+        first: int,
+        buffer: ReplayBuffer,
+        meta: MetaGradient,
+        trace: Trace,
+    ) -> None:
+        """Adapt, and store every point; segment k is known one step later, so points are stored one step late."""
+
+        def store(point: Point, segment: ThetaGradient | None) -> None:
+            if not self.interleave:
+                meta.add_start(segment, adaptation)
+            if self.interleave or method.objective is not None:
+                _store(buffer, first, adaptation, point, (segment or tracker.zero()) if self.interleave else None)
+
+        tracker = Tracker(method.initialiser, adaptation)
+        point, waiting = tracker.begin, None
+        for _ in range(self.steps_of(adaptation)):
+            transition = adaptation.step(point)
+            segment = tracker.observe(transition)
+            if waiting is None:
+                trace.add("task_loss_first", transition.loss)
+            else:
+                store(waiting, segment)
+            waiting, point = point, transition.after
+        trace.add("task_loss_last", transition.loss)
+        assert waiting is not None
+        store(waiting, tracker.finish())
+        if self.include_last and method.objective is not None:
+            _store(buffer, first, adaptation, point, None)
+
+    def _replay(
+        self,
+        method: Method,
+        entries: list[Entry],
+        tasks: Sequence[Task],
+        keys: Sequence[int],
+        meta: MetaGradient,
+        trace: Trace,
+    ) -> None:
+        """g_φ over η points, and with `interleave` their segments' part of g_θ0."""
+        own_tasks = [tasks[entry.task] for entry in entries]
+        own_keys = [keys[entry.task] for entry in entries]
+        if method.objective is not None:
+            begin = 0
+            for adaptation in self.engine.adaptations(method, own_tasks, own_keys):
+                points = [entry.point for entry in entries[begin : begin + adaptation.size]]
+                begin += adaptation.size
+                stacked = adaptation.stack(points) if isinstance(adaptation, BatchedAdaptation) else points[0]
+                sample = method.objective.step(adaptation, stacked)
+                meta.add_sample(sample, adaptation.size)
+                trace.add_sample(sample)
+        if self.interleave:
+            for entry, task, key in zip(entries, own_tasks, own_keys, strict=True):
+                segment = _unpacked(entry.increment)
+                meta.add_start(segment, Adaptation(method.learner, method.rule, task, key))
+
+
+def _store(
+    buffer: ReplayBuffer, first: int, adaptation: Adaptation, point: Point, segment: ThetaGradient | None
+) -> None:
+    columns = [adaptation.split(part) for part in (point.theta, point.buffers, point.state, _packed(segment))]
+    for place, (theta, buffers, state, increment) in enumerate(zip(*columns, strict=True)):
+        buffer.append(first + place, Point(point.k, theta, buffers, state), increment)
+
+
+def _packed(segment: ThetaGradient | None) -> Tensors:
+    if segment is None:
+        return {}
+    prior = {f"prior/{name}": value for name, value in segment.prior.items()}
+    return {**{f"theta0/{name}": value for name, value in segment.theta0.items()}, **prior}
+
+
+def _unpacked(increment: Tensors) -> ThetaGradient:
+    groups: dict[str, Tensors] = {"theta0": {}, "prior": {}}
+    for path, value in increment.items():
+        group, _, name = path.partition("/")
+        groups[group][name] = value
+    return ThetaGradient(groups["theta0"], groups["prior"])

@@ -1,0 +1,53 @@
+"""Algorithm 1: online meta-training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from warpgrad.algorithms.base import Algorithm, Trace
+from warpgrad.engines import Engine
+from warpgrad.initialisers.base import Tracker
+from warpgrad.method import MetaGradient, Method, MetaUpdate, Reduction
+from warpgrad.tasks.base import Task
+
+
+class Online(Algorithm):
+    """Accumulate g_φ and g_θ0 while tasks adapt, then update both once. Constant memory, linear time in K."""
+
+    def __init__(
+        self,
+        *,
+        steps: int,
+        tasks: int,
+        include_last: bool = False,
+        reduction: Reduction = "mean",
+        engine: Engine = "auto",
+        chunk: int = 64,
+    ) -> None:
+        """`include_last` adds θ_K to the points θ_0 … θ_{K−1} that judge the warp; the rest as in `Algorithm`."""
+        super().__init__(steps=steps, tasks=tasks, reduction=reduction, engine=engine, chunk=chunk)
+        self.include_last = include_last
+
+    def meta_step(
+        self, method: Method, tasks: Sequence[Task], keys: Sequence[int], update: MetaUpdate
+    ) -> dict[str, float]:
+        meta, trace = MetaGradient(), Trace()
+        for adaptation in self.engine.adaptations(method, tasks, keys):
+            tracker = Tracker(method.initialiser, adaptation)
+            point = tracker.begin
+            steps = self.steps_of(adaptation)
+            for k in range(steps):
+                transition, sample = method.step(adaptation, point)
+                meta.add_sample(sample, adaptation.size)
+                meta.add_start(tracker.observe(transition), adaptation)
+                trace.add_sample(sample)
+                if k == 0:
+                    trace.add("task_loss_first", transition.loss)
+                point = transition.after
+            trace.add("task_loss_last", transition.loss)
+            if self.include_last:
+                meta.add_sample(method.step(adaptation, point)[1], adaptation.size)
+            meta.add_start(tracker.finish(), adaptation)
+        meta.apply(update, "phi", "rule", scale=self.scale(meta.samples))
+        meta.apply(update, "theta0", "prior", scale=method.weight / len(tasks))
+        return trace.means()

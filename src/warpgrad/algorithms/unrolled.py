@@ -1,0 +1,40 @@
+"""Meta-training by backpropagation through adaptation (Eq. 1): the family of MAML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from warpgrad.algorithms.base import Algorithm, Trace
+from warpgrad.errors import WarpgradError
+from warpgrad.initialisers.base import ThetaGradient
+from warpgrad.initialisers.fixed import Fixed
+from warpgrad.method import MetaGradient, Method, MetaUpdate
+from warpgrad.objectives.unrolled import unrolled
+from warpgrad.tasks.base import Task
+
+
+class Unrolled(Algorithm):
+    """One gradient for θ0, φ and the rule's parameters together, through all K steps of every task.
+
+    MAML is a learner without warp; Meta-SGD and Meta-Curvature are rules; T-Nets are linear warp-layers;
+    ANIL is a body in φ; CAVIA is a context in θ that starts at zero. Memory grows with K.
+    """
+
+    def meta_step(
+        self, method: Method, tasks: Sequence[Task], keys: Sequence[int], update: MetaUpdate
+    ) -> dict[str, float]:
+        if method.objective is not None or type(method.initialiser) is not Fixed:
+            raise WarpgradError(
+                "Unrolled learns θ0, φ and the rule through one objective of its own; leave objective= and "
+                "initialiser= out."
+            )
+        meta, trace = MetaGradient(), Trace()
+        for adaptation in self.engine.adaptations(method, tasks, keys):
+            start = adaptation.start()
+            step = unrolled(adaptation, start, self.steps_of(adaptation))
+            meta.add_sample(step, adaptation.size)
+            meta.add_start(ThetaGradient(step.theta0, {}), adaptation)
+            trace.add("meta_loss", step.meta_loss)
+        meta.apply(update, "phi", "rule", scale=self.scale(meta.samples))
+        meta.apply(update, "theta0", scale=method.weight / len(tasks))
+        return trace.means()

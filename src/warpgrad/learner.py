@@ -1,0 +1,209 @@
+"""The task-learner: any `nn.Module` as a pure function of θ, φ and buffers.
+
+The module keeps its class, its names and its weights. Its parameters are the meta-learned values: θ0 in
+the task group, φ in the warp group. Adaptation never writes to them; it calls the module with other
+tensors in their place and gets back outputs and new buffers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from warpgrad.errors import WarpgradError
+from warpgrad.keys import fold, isolated_rng, seed_global
+from warpgrad.normalisation import POLICIES, BatchNormPolicy, Modes, reset_statistics, without_statistics
+from warpgrad.partition import Selector, matches, partition, unmark
+from warpgrad.tensors import Tensors, detached, select
+
+Start = Literal["learned", "fixed", "zero", "fresh"]
+"""Where a task parameter begins on every task.
+
+`learned`: at its part of θ0, which the initialiser meta-learns. `fixed`: at the module's value, which
+nothing ever changes. `zero`: at 0. `fresh`: redrawn for every task by its module's `reset_parameters()`.
+Only learned parameters count in distances between θ's and receive meta-gradients.
+"""
+
+
+class Learner:
+    """An `nn.Module` split into task parameters θ and warp parameters φ.
+
+        Learner(model)                                   # modules marked by Warp(...) are the warp
+        Learner(resnet, warp="layer*.conv2")             # by name; the rest is θ
+        Learner(model, task=lambda name, module: isinstance(module, nn.Linear))
+
+    What bites: the module is used, not copied, and its parameters are updated by meta-training. Use
+    `adapted(...)` (or `warpgrad.adapt`) for a module of its own.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        warp: Selector | None = None,
+        task: Selector | None = None,
+        constant: Selector | None = None,
+        start: Mapping[str, Start] | None = None,
+        batch_norm: BatchNormPolicy = "running",
+        allow_unused: bool = False,
+    ) -> None:
+        """
+        Args:
+            module: The model. Any forward signature.
+            warp: Which parameters are φ: a pattern, several, or a predicate of (name, owner module).
+            task: Which parameters are θ, likewise; with only one of the two given, the other is the rest.
+            constant: Parameters that never change, besides those with `requires_grad=False`.
+            start: Start policies by pattern, the last match wins; `learned` where none matches.
+            batch_norm: What normalisation layers use, see `warpgrad.normalisation`.
+            allow_unused: Give a parameter that a loss does not touch a zero gradient instead of an error.
+        """
+        if batch_norm not in POLICIES:
+            raise WarpgradError(f"batch_norm={batch_norm!r} is unknown; choose one of {', '.join(POLICIES)}.")
+        self.module = module
+        self.batch_norm = batch_norm
+        self.allow_unused = allow_unused
+        self.partition = partition(module, task, warp, constant)
+        parameters = dict(module.named_parameters())
+        self.theta0: Tensors = select(parameters, self.partition.task)
+        self.phi: Tensors = select(parameters, self.partition.warp)
+        self.starts = _start_policies(self.partition.task, start or {})
+        self.learned = tuple(name for name, policy in self.starts.items() if policy == "learned")
+        self._fresh = _owners(module, [name for name, policy in self.starts.items() if policy == "fresh"])
+        self._modes = Modes(module, batch_norm)
+        self._recurrent = any(isinstance(child, nn.RNNBase) for child in module.modules())
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.theta0.values())).device
+
+    @property
+    def learned_theta0(self) -> Tensors:
+        """The part of θ0 that is meta-learned."""
+        return select(self.theta0, self.learned)
+
+    def start(self, key: int) -> Tensors:
+        """θ at the beginning of the task with this key, by each parameter's start policy."""
+        theta = detached(self.theta0)
+        if "zero" in self.starts.values():
+            zeros = (name for name, policy in self.starts.items() if policy == "zero")
+            theta.update({name: torch.zeros_like(theta[name]) for name in zeros})
+        for path, (owner, locals_) in self._fresh.items():
+            drawn = copy.deepcopy(owner)
+            with isolated_rng(self.device):
+                seed_global(self.device, fold(key, "fresh", path))
+                drawn.reset_parameters()
+            for local in locals_:
+                theta[f"{path}.{local}" if path else local] = getattr(drawn, local).detach()
+        return theta
+
+    def buffers(self) -> Tensors:
+        """The buffers a task starts with."""
+        buffers = detached(dict(self.module.named_buffers()))
+        return reset_statistics(self.module, buffers) if self.batch_norm == "running" else buffers
+
+    def bind(
+        self,
+        theta: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        *,
+        phi: Mapping[str, Tensor] | None = None,
+        key: int = 0,
+        training: bool = True,
+    ) -> Forward:
+        """The model at θ, φ and buffers, to be called like the module itself."""
+        return Forward(self, theta, self.phi if phi is None else phi, buffers, key, training)
+
+    def adapted(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
+        """A plain module of the user's own class with θ and buffers in it, in eval mode, free of this library."""
+        module = copy.deepcopy(self.module)
+        state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        with torch.no_grad():
+            for name, value in {**theta, **buffers}.items():
+                state[name].copy_(value)
+        if self.batch_norm == "batch":
+            without_statistics(module)
+        return unmark(module).requires_grad_(True).eval()
+
+    @contextmanager
+    def second_order(self) -> Iterator[None]:
+        """Use only kernels whose backward can be differentiated again.
+
+        Fused attention has no second derivative, nor have cuDNN's recurrent kernels.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            if self._recurrent and self.device.type == "cuda":
+                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            yield
+
+
+class Forward:
+    """A learner bound to θ, φ and buffers: a pure function that is called like the module.
+
+    Buffers pass from call to call within one loss and are read from `buffers` afterwards; the tensors
+    that were bound are never written to. The n-th call of a bound learner always draws the same dropout masks.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        theta: Mapping[str, Tensor],
+        phi: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        key: int,
+        training: bool,
+    ) -> None:
+        self.learner = learner
+        self.buffers: Tensors = dict(buffers)
+        self._weights = {**theta, **phi}
+        self._key = key
+        self._training = training
+        self._calls = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        learner = self.learner
+        # Normalisation layers write to the buffers they are given, so they are given copies.
+        buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        learner._modes.apply(self._training)
+        if self._training:
+            seed_global(learner.device, fold(self._key, self._calls))
+        self._calls += 1
+        output = functional_call(learner.module, {**self._weights, **buffers}, args, kwargs)
+        self.buffers = detached(buffers)
+        return output
+
+
+def _start_policies(names: tuple[str, ...], start: Mapping[str, Start]) -> dict[str, Start]:
+    policies: dict[str, Start] = dict.fromkeys(names, "learned")
+    for pattern, policy in start.items():
+        if policy not in ("learned", "fixed", "zero", "fresh"):
+            raise WarpgradError(
+                f"start policy {policy!r} of '{pattern}' is unknown; choose learned, fixed, zero or fresh."
+            )
+        found = [name for name in names if matches(name, [pattern])]
+        if not found:
+            raise WarpgradError(f"start pattern '{pattern}' matches no task parameter of the model.")
+        policies.update(dict.fromkeys(found, policy))
+    return policies
+
+
+def _owners(module: nn.Module, names: list[str]) -> dict[str, tuple[Any, list[str]]]:
+    """The modules that redraw the fresh parameters: path -> (module, names of its fresh parameters)."""
+    owners: dict[str, tuple[Any, list[str]]] = {}
+    for name in names:
+        path, _, local = name.rpartition(".")
+        owner = module.get_submodule(path)
+        if not callable(getattr(owner, "reset_parameters", None)):
+            raise WarpgradError(
+                f"parameter '{name}' starts fresh on every task, but its module {type(owner).__name__} "
+                "has no reset_parameters() to draw it; add one or choose another start policy."
+            )
+        owners.setdefault(path, (owner, []))[1].append(local)
+    return owners

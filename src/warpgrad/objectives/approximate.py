@@ -1,0 +1,27 @@
+"""The first-order objective, Eq. 12."""
+
+from __future__ import annotations
+
+from warpgrad.adaptation import Adaptation, Point
+from warpgrad.objectives.base import Objective, ObjectiveStep
+from warpgrad.tensors import gradients
+
+
+class Approximate(Objective):
+    """L̂(φ) = L_meta(sg[θ − α ∇L_task(θ; φ)]; φ): the step is taken, then held constant.
+
+    Keeps every first-order term along the trajectory and drops only the effect of φ on the step itself.
+    """
+
+    stops_gradient = True
+
+    def step(self, adaptation: Adaptation, point: Point) -> ObjectiveStep:
+        learner = adaptation.learner
+        transition = adaptation.step(point)
+        after = transition.after
+        meta_loss = adaptation.meta_loss(after.theta, after.buffers, point.k)
+        adaptation.check_finite(meta_loss, "the meta loss", point.k)
+        (phi,) = gradients(
+            meta_loss.sum(), learner.phi, what="the meta loss", allow_unused=learner.allow_unused
+        )
+        return ObjectiveStep(transition, meta_loss.detach(), phi, {})

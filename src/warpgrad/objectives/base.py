@@ -1,0 +1,56 @@
+"""Meta-objectives for the warp: from a point on a trajectory to the gradient for φ.
+
+All three share one step: they take the inner gradient once, and hand back both the next point of the
+trajectory and g_φ, so Algorithm 1 pays for the inner gradient once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from warpgrad.adaptation import Adaptation, Point, Transition
+from warpgrad.errors import WarpgradError
+from warpgrad.learner import Learner
+from warpgrad.rules.base import Rule
+from warpgrad.tensors import Tensors
+
+
+@dataclass(frozen=True)
+class ObjectiveStep:
+    """One sample of the meta-objective: the adaptation step it looked at, L_meta and its gradients.
+
+    With stacked tasks the gradients are sums over the stack and `meta_loss` has one entry per task.
+    """
+
+    transition: Transition
+    meta_loss: Tensor
+    phi: Tensors
+    rule: Tensors
+
+
+class Objective(ABC):
+    """How a point (τ, θ_k) judges the warp."""
+
+    stops_gradient: bool
+    """Whether the inner step is a constant in the objective: then nothing that acts only through it can be learned."""
+
+    @abstractmethod
+    def step(self, adaptation: Adaptation, point: Point) -> ObjectiveStep:
+        """The adaptation step at `point` and the gradients of this objective there."""
+
+    def check(self, learner: Learner, rule: Rule) -> None:
+        """Refuse parts that could never learn under this objective."""
+        name = type(self).__name__
+        if self.stops_gradient and rule.meta:
+            raise WarpgradError(
+                f"the rule learns {', '.join(rule.meta)}, but {name} stops the gradient of the inner step, so it "
+                "would never change; use Exact(), or a fixed value."
+            )
+        if not learner.phi and not rule.meta:
+            raise WarpgradError(
+                f"{name} has nothing to learn: the model has no warp parameters and the rule learns none; "
+                "add warp-layers, or pass objective=None to learn an initialisation alone."
+            )

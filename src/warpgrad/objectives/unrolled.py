@@ -1,0 +1,52 @@
+"""Backpropagation through adaptation, Eq. 1: the trajectory-dependent alternative that WarpGrad avoids.
+
+One function serves MAML, Meta-SGD, Meta-Curvature, T-Nets, MT-Nets, CAVIA and ANIL: they differ in what is θ,
+what is φ and which rule steps, not in how the gradient is taken. Its memory grows with K.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from warpgrad.adaptation import Adaptation, Point, following
+from warpgrad.tensors import Tensors, detached, gradients, leaves, select
+
+
+@dataclass(frozen=True)
+class UnrolledStep:
+    """L_meta(θ_K) and its gradients through all K steps; sums over the stack where tasks are stacked."""
+
+    meta_loss: Tensor
+    theta0: Tensors
+    phi: Tensors
+    rule: Tensors
+    last: Point
+
+
+def unrolled(adaptation: Adaptation, start: Point, steps: int, *, theta0_only: bool = False) -> UnrolledStep:
+    """Gradients of L_meta(θ_K; φ) for θ0, φ and the rule's meta-parameters, through `steps` updates.
+
+    With `theta0_only` the warp is a constant: C^MAML of Warp-MAML, whose gradient goes to θ0 and never to φ.
+    The gradient for θ0 has one entry per task in a stack and covers learned parameters only.
+    """
+    learner, rule = adaptation.learner, adaptation.rule
+    with learner.second_order():
+        begin = leaves(start.theta)
+        point = Point(start.k, begin, start.buffers, start.state)
+        for _ in range(steps):
+            inner = adaptation.inner(point, create_graph=True, theta=point.theta)
+            theta, state = adaptation.update(inner.gradient, point.state, point.theta)
+            point = Point(following(point.k), theta, inner.buffers, state)
+        meta_loss = adaptation.meta_loss(point.theta, point.buffers, point.k)
+        adaptation.check_finite(meta_loss, "the meta loss", point.k)
+        groups = [select(begin, learner.learned)]
+        if not theta0_only:
+            groups += [learner.phi, rule.meta]
+        found = gradients(
+            meta_loss.sum(), *groups, what="the meta loss", allow_unused=learner.allow_unused
+        )
+    phi, meta = ({}, {}) if theta0_only else (found[1], found[2])
+    last = Point(point.k, detached(point.theta), point.buffers, detached(point.state))
+    return UnrolledStep(meta_loss.detach(), found[0], phi, meta, last)

@@ -1,0 +1,75 @@
+"""Update rules: the step θ' = U(θ; ξ) that adaptation takes (Eqs. 2-5).
+
+A rule is a pure pair (init, update). The very same `update` runs in plain adaptation and inside the
+differentiated meta-step, so what is meta-learned is what is used. What a rule itself meta-learns (a step
+size, say) is in `meta` and is passed to `update` explicitly.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from warpgrad.errors import WarpgradError
+from warpgrad.tensors import Tensors
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A scalar that is meta-learned, by its start value: `SGD(lr=Learned(0.1))`."""
+
+    value: float
+
+
+class Rule(ABC):
+    """One update rule. Subclasses hold settings only; all that changes is in the state or in `meta`."""
+
+    def __init__(self) -> None:
+        self.meta: Tensors = {}
+        """ρ: the rule's own meta-parameters; leaves that a meta-optimiser may update in place."""
+
+    def init(self, theta: Mapping[str, Tensor]) -> Tensors:
+        """The state before the first step, as named tensors; empty for rules without one."""
+        del theta
+        return {}
+
+    @abstractmethod
+    def update(
+        self,
+        gradient: Mapping[str, Tensor],
+        state: Mapping[str, Tensor],
+        theta: Mapping[str, Tensor],
+        meta: Mapping[str, Tensor],
+    ) -> tuple[Tensors, Tensors]:
+        """(θ', state') from ∇L(θ), state and θ; differentiable in the gradient, θ and `meta`."""
+
+    def _scalar(self, name: str, value: float | Learned) -> float:
+        """Check a step size; where it is learned, make it a meta-parameter called `name`."""
+        start = value.value if isinstance(value, Learned) else value
+        if not start > 0:
+            raise WarpgradError(f"{type(self).__name__}({name}={start}): the step size must be greater than 0.")
+        if isinstance(value, Learned):
+            self.meta[name] = torch.tensor(float(start), requires_grad=True)
+        return float(start)
+
+
+def part(state: Mapping[str, Tensor], prefix: str, name: str) -> Tensor:
+    """The entry of a rule's state that belongs to parameter `name`."""
+    return state[f"{prefix}/{name}"]
+
+
+def descend(theta: Tensor, direction: Tensor, lr: float | Tensor) -> Tensor:
+    """θ − α·direction, in one kernel where α is a plain number."""
+    if isinstance(lr, Tensor):
+        return theta - lr * direction
+    return torch.add(theta, direction, alpha=-lr)
+
+
+def safe_sqrt(value: Tensor) -> Tensor:
+    """√value with derivative 0 at 0, where the true one is infinite and would turn 0·∞ into NaN."""
+    positive = value > 0
+    return torch.where(positive, torch.where(positive, value, 1.0).sqrt(), 0.0)

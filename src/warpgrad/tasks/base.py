@@ -1,0 +1,79 @@
+"""What a task is, and a family of tasks.
+
+A task τ = (task loss, meta loss, data). It is stateless: `adapt_batch(k)` called twice gives the same batch,
+so trajectories can be replayed, resumed and shared between processes without storing a single batch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+from torch import Tensor
+
+from warpgrad.keys import fold
+from warpgrad.learner import Forward
+
+Batch = Any
+"""Whatever the task's losses understand: a tensor, a tuple, a dict; on the learner's device."""
+
+
+class Task(ABC):
+    """One task: how to draw its batches and how to score a model on them."""
+
+    name: str = "task"
+    """Shown in messages and metrics."""
+
+    steps: int | None = None
+    """K_τ: this task's own number of adaptation steps, where it differs from the algorithm's K."""
+
+    stack_key: Hashable | None = None
+    """Tasks with the same key, not None, may be stacked and evaluated at once with `torch.vmap`: their losses
+    are the same function of (forward, batch) alone, and their batches have the same shapes."""
+
+    @abstractmethod
+    def adapt_batch(self, k: int) -> Batch:
+        """The batch of adaptation step k; the same one each time it is asked for."""
+
+    @abstractmethod
+    def meta_batch(self, k: int) -> Batch:
+        """The batch on which the parameters after step k are judged."""
+
+    def test_batches(self) -> Iterable[Batch]:
+        """Held-out batches for the final score."""
+        return ()
+
+    @abstractmethod
+    def loss(self, forward: Forward, batch: Batch) -> Tensor:
+        """L_task, a scalar: what adaptation descends."""
+
+    def meta_loss(self, forward: Forward, batch: Batch) -> Tensor:
+        """L_meta, a scalar: what the warp is learned for; L_task where it is not overridden."""
+        return self.loss(forward, batch)
+
+    def with_seed(self, seed: int) -> Task:
+        """This task with its random draws keyed by `seed`; the task itself where nothing is drawn."""
+        del seed
+        return self
+
+    @property
+    def one_loss(self) -> bool:
+        """Whether L_meta and L_task are the same function, so that one backward pass can serve both."""
+        return type(self).meta_loss is Task.meta_loss
+
+    def metrics(self, forward: Forward, batch: Batch) -> dict[str, float]:
+        """Scores of a model on a test batch; the task loss where it is not overridden."""
+        return {"loss": float(self.loss(forward, batch).detach())}
+
+
+class TaskFamily(ABC):
+    """A distribution p(τ) over tasks."""
+
+    @abstractmethod
+    def sample(self, seed: int) -> Task:
+        """The task that this seed draws; the same one each time."""
+
+    def meta_batch(self, seed: int, size: int) -> list[Task]:
+        """The tasks of one meta-step. Override it to draw without replacement from a finite set."""
+        return [self.sample(fold(seed, index)) for index in range(size)]

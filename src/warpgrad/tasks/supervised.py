@@ -1,0 +1,119 @@
+"""Supervised tasks from tensors: the shortest way from a user's data to meta-learning."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from warpgrad.errors import WarpgradError
+from warpgrad.keys import fold, generator
+from warpgrad.learner import Forward
+from warpgrad.tasks.base import Task, TaskFamily
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(prediction, target) -> scalar, e.g. `torch.nn.functional.cross_entropy`."""
+
+
+class SupervisedTask(Task):
+    """Batches drawn from (inputs, targets); the meta-loss is taken on other batches, held-out ones where given.
+
+        SupervisedTask(x, y, F.cross_entropy, batch_size=20)
+        SupervisedTask(x, y, F.mse_loss, batch_size=10, meta=(x_val, y_val), test=(x_test, y_test))
+
+    A batch size of None takes all data at every step.
+    """
+
+    def __init__(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        loss: Loss,
+        *,
+        batch_size: int | None = None,
+        meta: tuple[Tensor, Tensor] | None = None,
+        test: tuple[Tensor, Tensor] | None = None,
+        seed: int = 0,
+        name: str = "supervised",
+    ) -> None:
+        self.name = name
+        self._loss = loss
+        self._seed = seed
+        self._batch_size = batch_size
+        self._train = _checked(name, "training", (inputs, targets))
+        self._meta = _checked(name, "meta", meta) if meta is not None else self._train
+        self._test = _checked(name, "test", test) if test is not None else None
+        if batch_size is not None and batch_size < 1:
+            raise WarpgradError(f"task '{name}' asks for batches of {batch_size}; batch_size must be at least 1.")
+        self.stack_key = (SupervisedTask, loss)
+
+    def adapt_batch(self, k: int) -> tuple[Tensor, Tensor]:
+        return self._draw(self._train, k, "adapt")
+
+    def meta_batch(self, k: int) -> tuple[Tensor, Tensor]:
+        return self._draw(self._meta, k, "meta")
+
+    def test_batches(self) -> Iterable[tuple[Tensor, Tensor]]:
+        return () if self._test is None else (self._test,)
+
+    def with_seed(self, seed: int) -> SupervisedTask:
+        other = copy.copy(self)
+        other._seed = seed
+        return other
+
+    def loss(self, forward: Forward, batch: tuple[Tensor, Tensor]) -> Tensor:
+        inputs, targets = batch
+        return self._loss(forward(inputs), targets)
+
+    def _draw(self, data: tuple[Tensor, Tensor], k: int, role: str) -> tuple[Tensor, Tensor]:
+        if self._batch_size is None:
+            return data
+        inputs, targets = data
+        draw = generator(self._seed, k, role)
+        index = torch.randint(len(inputs), (self._batch_size,), generator=draw).to(inputs.device)
+        return inputs[index], targets[index]
+
+
+class FunctionFamily(TaskFamily):
+    """A family from a function of a seed: `FunctionFamily(lambda seed: SupervisedTask(...))`."""
+
+    def __init__(self, make: Callable[[int], Task]) -> None:
+        self._make = make
+
+    def sample(self, seed: int) -> Task:
+        return self._make(seed)
+
+
+class TaskList(TaskFamily):
+    """A finite family, e.g. one task per user. A meta-batch is a shuffled run through the list, repeated when it
+    is shorter than the meta-batch."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        if not tasks:
+            raise WarpgradError("a TaskList needs at least one task.")
+        self.tasks = list(tasks)
+
+    def sample(self, seed: int) -> Task:
+        return self.tasks[seed % len(self.tasks)].with_seed(seed)
+
+    def meta_batch(self, seed: int, size: int) -> list[Task]:
+        chosen: list[Task] = []
+        round_ = 0
+        while len(chosen) < size:
+            order = torch.randperm(len(self.tasks), generator=generator(seed, round_)).tolist()
+            chosen += [self.tasks[index] for index in order[: size - len(chosen)]]
+            round_ += 1
+        return [task.with_seed(fold(seed, "draws", place)) for place, task in enumerate(chosen)]
+
+
+def _checked(name: str, what: str, data: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    inputs, targets = data
+    if len(inputs) == 0:
+        raise WarpgradError(f"task '{name}' is empty: its {what} data has no examples.")
+    if len(inputs) != len(targets):
+        raise WarpgradError(
+            f"task '{name}' has {len(inputs)} inputs but {len(targets)} targets in its {what} data."
+        )
+    return inputs, targets
