@@ -46,6 +46,7 @@ class Method:
             raise WarpgradError(f"weight={self.weight}: λ, the weight of the initialisation objective, must be ≥ 0.")
         if self.objective is not None:
             self.objective.check(self.learner, self.rule)
+        self.rule.prepare(self.learner.theta0)
         self.initialiser.prepare(self.learner)
 
     def parameters(self, group: Group) -> Tensors:

@@ -112,9 +112,10 @@ class ReplayBuffer:
         return Entry(task, point, sections["increment"])
 
     def order(self, key: int) -> list[int]:
-        """All places in random order: sampling without replacement."""
-        places: list[int] = torch.randperm(len(self), generator=generator(key, "replay")).tolist()
-        return places
+        """All places in random order: sampling without replacement, the same whatever order they came in."""
+        by_task_and_step = sorted(range(len(self)), key=self._index.__getitem__)
+        shuffled = torch.randperm(len(self), generator=generator(key, "replay"))
+        return [by_task_and_step[place] for place in shuffled.tolist()]
 
     def close(self) -> None:
         """Give the memory or the scratch file back."""

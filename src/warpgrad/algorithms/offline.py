@@ -89,11 +89,12 @@ class Offline(Algorithm):
         """Adapt, and store every point; segment k is known one step later, so points are stored one step late."""
 
         def store(point: Point, segment: ThetaGradient | None) -> None:
-            if not self.interleave:
+            if not interleave:
                 meta.add_start(segment, adaptation)
-            if self.interleave or method.objective is not None:
-                _store(buffer, first, adaptation, point, (segment or tracker.zero()) if self.interleave else None)
+            if interleave or method.objective is not None:
+                _store(buffer, first, adaptation, point, (segment or tracker.zero()) if interleave else None)
 
+        interleave = self.interleave and method.initialiser.learns
         tracker = Tracker(method.initialiser, adaptation)
         point, waiting = tracker.begin, None
         for _ in range(self.steps_of(adaptation)):

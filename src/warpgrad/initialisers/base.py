@@ -36,6 +36,9 @@ class ThetaGradient:
 class Initialiser(ABC):
     """How θ0 is learned. The base class learns nothing."""
 
+    learns = True
+    """Whether θ0 changes at all."""
+
     needs_final_loss = False
     """Whether the last segment needs L_task(θ_K), one more forward pass per task."""
 

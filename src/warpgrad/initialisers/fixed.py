@@ -7,3 +7,5 @@ from warpgrad.initialisers.base import Initialiser
 
 class Fixed(Initialiser):
     """θ0 is the module's own initialisation and never changes; with start policy `fresh`, redrawn per task."""
+
+    learns = False

@@ -34,6 +34,8 @@ class GaussianPrior(Initialiser):
         self.needs_final_loss = objective.needs_final_loss
 
     def prepare(self, learner: Learner) -> None:
+        if self.meta:
+            return
         self.meta = {
             name: torch.full_like(value, math.log(self.std), requires_grad=True)
             for name, value in learner.learned_theta0.items()

@@ -32,6 +32,13 @@ class Rule(ABC):
         self.meta: Tensors = {}
         """ρ: the rule's own meta-parameters; leaves that a meta-optimiser may update in place."""
 
+    def prepare(self, theta0: Mapping[str, Tensor]) -> None:
+        """Called once before meta-training: bring the meta-parameters to θ's type and device, values kept."""
+        like = next(iter(theta0.values()))
+        for name, value in self.meta.items():
+            if (value.dtype, value.device) != (like.dtype, like.device):
+                self.meta[name] = value.detach().to(like).requires_grad_()
+
     def init(self, theta: Mapping[str, Tensor]) -> Tensors:
         """The state before the first step, as named tensors; empty for rules without one."""
         del theta

@@ -31,6 +31,10 @@ class Clip(Rule):
         self.value = value
         self.meta = rule.meta
 
+    def prepare(self, theta0: Mapping[str, Tensor]) -> None:
+        self.rule.prepare(theta0)
+        self.meta = self.rule.meta
+
     def init(self, theta: Mapping[str, Tensor]) -> Tensors:
         return self.rule.init(theta)
 
