@@ -75,7 +75,14 @@ def make_task(make: Callable[[], nn.Module], seed: int = 0, batch_size: int | No
 
     inputs, targets = data()
     return wg.SupervisedTask(
-        inputs, targets, F.mse_loss, batch_size=batch_size, meta=data(), test=data(), seed=seed, name=f"t{seed}"
+        inputs,
+        targets,
+        F.mse_loss,
+        batch_size=batch_size,
+        meta=data(),
+        test=data(),
+        seed=seed,
+        name=f"t{seed}",
     )
 
 

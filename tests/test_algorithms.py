@@ -6,11 +6,11 @@ from functools import partial
 
 import pytest
 import torch
-from problems import Position, Quadratic, Recorder, conv_batch_norm, make_task, mlp, relative_error
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import warpgrad as wg
+from problems import Position, Quadratic, Recorder, conv_batch_norm, make_task, mlp, relative_error
 
 KEYS = [11, 12, 13]
 INITIALISERS = {
@@ -95,8 +95,7 @@ def test_offline_visits_every_point_once_and_flushes_the_remainder():
 def test_offline_order_is_random_and_keyed():
     method = wg.Method(wg.Learner(mlp()), wg.SGD(0.1), wg.Exact())
     first, again, other = (
-        run(wg.Offline(steps=4, tasks=3), method, tasks_for(mlp), keys).of("phi")
-        for keys in (KEYS, KEYS, [21, 22, 23])
+        run(wg.Offline(steps=4, tasks=3), method, tasks_for(mlp), keys).of("phi") for keys in (KEYS, KEYS, [21, 22, 23])
     )
     assert len(first) == 12
     assert all(torch.equal(a[name], b[name]) for a, b in zip(first, again, strict=True) for name in a)

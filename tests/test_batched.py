@@ -6,10 +6,10 @@ import logging
 
 import pytest
 import torch
-from problems import Position, Quadratic, Recorder, conv_batch_norm, make_task, mlp, relative_error
 from torch import nn
 
 import warpgrad as wg
+from problems import Position, Quadratic, Recorder, conv_batch_norm, make_task, mlp, relative_error
 
 RULES = {
     "sgd": lambda: wg.SGD(0.1),

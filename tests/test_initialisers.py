@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import higher
 import pytest
 import torch
 import torch.nn.functional as F
-from problems import Position, Quadratic, Recorder, make_task, mlp, relative_error
 from torch import nn
 
 import warpgrad as wg
+from problems import Position, Quadratic, Recorder, make_task, mlp, relative_error
 
 STEPS, LR = 4, 0.1
 
@@ -106,7 +108,7 @@ def test_leap_on_a_quadratic_is_equation_17(loss, norm):
     path = descent(task, learner.theta0["theta"].detach())
     printed = torch.zeros(3, dtype=torch.float64)
     derived = torch.zeros(3, dtype=torch.float64)
-    for before, after in zip(path[:-1], path[1:], strict=True):
+    for before, after in pairwise(path):
         drop = task_loss(task, after) - task_loss(task, before)
         assert drop < 0, "the loss must fall at every step for −|ΔL| to equal ΔL"
         gap = after - before

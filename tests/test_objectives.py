@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.func import functional_call
+
+import warpgrad as wg
 from problems import (
     central_differences,
     conv_batch_norm,
@@ -15,9 +18,6 @@ from problems import (
     relative_error,
     relu_max_pool,
 )
-from torch.func import functional_call
-
-import warpgrad as wg
 from warpgrad.tensors import select
 
 RULES = {

@@ -11,7 +11,10 @@ from warpgrad.replay import ReplayBudget, ReplayBuffer
 
 def point(k: int) -> wg.Point:
     draw = torch.Generator().manual_seed(k)
-    theta = {"w": torch.randn(3, 5, generator=draw), "b": torch.randn((), generator=draw, dtype=torch.float64)}
+    theta = {
+        "w": torch.randn(3, 5, generator=draw),
+        "b": torch.randn((), generator=draw, dtype=torch.float64),
+    }
     buffers = {"count": torch.tensor(k), "mean": torch.randn(7, generator=draw)}
     return wg.Point(k, theta, buffers, {"momentum/w": torch.randn(3, 5, generator=draw)})
 

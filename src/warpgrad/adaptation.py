@@ -22,7 +22,6 @@ from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors, detached, gradients, leaves, shapes
 
-
 T = TypeVar("T")
 Role = Literal["loss", "meta_loss"]
 Source = Literal["adapt_batch", "meta_batch"]
@@ -87,9 +86,7 @@ class Adaptation:
         begin = self.learner.start(self.key) if thetas is None else thetas[0]
         return Point(0, begin, self.learner.buffers(), self.rule.init(begin))
 
-    def task_loss(
-        self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step
-    ) -> tuple[Tensor, Tensors]:
+    def task_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step) -> tuple[Tensor, Tensors]:
         """L_task(θ; φ) on the batch of step k, and the buffers after it."""
         return self._evaluate("loss", "adapt_batch", theta, buffers, k)
 
@@ -179,9 +176,7 @@ def scored(task: Task, role: Role, forward: Forward, batch: Any, k: Step) -> Ten
         ) from error
     if not isinstance(loss, Tensor) or loss.ndim != 0:
         got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise WarpgradError(
-            f"{role} of task '{task.name}' must be a scalar tensor, not {got}; take its mean or sum."
-        )
+        raise WarpgradError(f"{role} of task '{task.name}' must be a scalar tensor, not {got}; take its mean or sum.")
     return loss
 
 

@@ -96,9 +96,7 @@ class BatchedAdaptation(Adaptation):
 
     def _batches(self, source: Source, k: Step) -> Any:
         """The stacked batches; stacked anew only when a task hands out another object than last time."""
-        batches = [
-            getattr(task, source)(step) for task, step in zip(self.tasks, self._steps(k), strict=True)
-        ]
+        batches = [getattr(task, source)(step) for task, step in zip(self.tasks, self._steps(k), strict=True)]
         kept = self._stacked.get(source)
         if kept is None or any(new is not old for new, old in zip(batches, kept[0], strict=True)):
             kept = (batches, stack_trees(batches))

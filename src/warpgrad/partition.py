@@ -64,9 +64,7 @@ class Partition:
     constant: tuple[str, ...]
 
 
-def partition(
-    module: nn.Module, task: Selector | None, warp: Selector | None, constant: Selector | None
-) -> Partition:
+def partition(module: nn.Module, task: Selector | None, warp: Selector | None, constant: Selector | None) -> Partition:
     """Sort the parameters of `module` into θ, φ and constants.
 
     Nothing given: modules marked by `Warp(...)` are φ, the rest θ. One of `task`, `warp` given: the other
@@ -123,9 +121,7 @@ class _Alias:
 
 def _names(module: nn.Module) -> dict[str, _Alias]:
     first: dict[int, str] = {}
-    marked = {
-        name for name, child in module.named_modules(remove_duplicate=False) if is_warp(child)
-    }
+    marked = {name for name, child in module.named_modules(remove_duplicate=False) if is_warp(child)}
     names: dict[str, _Alias] = {}
     for path, child in module.named_modules(remove_duplicate=False):
         for local, parameter in child.named_parameters(recurse=False, remove_duplicate=False):

@@ -135,9 +135,7 @@ class ReplayBuffer:
                 f"{self.budget.memory:,} in memory and {self.budget.disk:,} on disk; raise ReplayBudget, "
                 "lower steps or tasks, or use Online."
             )
-        with tempfile.NamedTemporaryFile(
-            prefix="warpgrad-replay-", dir=self.budget.directory, delete=False
-        ) as scratch:
+        with tempfile.NamedTemporaryFile(prefix="warpgrad-replay-", dir=self.budget.directory, delete=False) as scratch:
             self._file = Path(scratch.name)
         rows = torch.from_file(str(self._file), shared=True, size=total, dtype=torch.uint8)
         return rows.view(self.capacity, self.entry_bytes)

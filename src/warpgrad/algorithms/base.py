@@ -10,7 +10,7 @@ from torch import Tensor
 from warpgrad.adaptation import Adaptation, check_steps
 from warpgrad.engines import Engine, EngineChoice
 from warpgrad.errors import WarpgradError
-from warpgrad.method import Method, MetaUpdate, Reduction
+from warpgrad.method import MetaUpdate, Method, Reduction
 from warpgrad.objectives.base import ObjectiveStep
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
@@ -39,7 +39,13 @@ class Algorithm(ABC):
     """One meta-step: adapt to a meta-batch of tasks, accumulate gradients, update the meta-parameters."""
 
     def __init__(
-        self, *, steps: int, tasks: int, reduction: Reduction = "mean", engine: Engine = "auto", chunk: int = 64
+        self,
+        *,
+        steps: int,
+        tasks: int,
+        reduction: Reduction = "mean",
+        engine: Engine = "auto",
+        chunk: int = 64,
     ) -> None:
         """
         Args:

@@ -10,7 +10,7 @@ from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.engines import Engine
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers.base import Tracker
-from warpgrad.method import MetaGradient, Method, MetaUpdate, Reduction
+from warpgrad.method import MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 

@@ -11,7 +11,7 @@ from warpgrad.engines import Engine
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers.base import ThetaGradient, Tracker
 from warpgrad.keys import fold
-from warpgrad.method import MetaGradient, Method, MetaUpdate, Reduction
+from warpgrad.method import MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.replay import Entry, ReplayBudget, ReplayBuffer
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.engines import Engine
 from warpgrad.initialisers.base import Tracker
-from warpgrad.method import MetaGradient, Method, MetaUpdate, Reduction
+from warpgrad.method import MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.tasks.base import Task
 
 

@@ -8,7 +8,7 @@ from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers.base import ThetaGradient
 from warpgrad.initialisers.fixed import Fixed
-from warpgrad.method import MetaGradient, Method, MetaUpdate
+from warpgrad.method import MetaGradient, MetaUpdate, Method
 from warpgrad.objectives.unrolled import unrolled
 from warpgrad.tasks.base import Task
 

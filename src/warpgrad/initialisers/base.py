@@ -6,7 +6,6 @@ to the memory of Algorithm 1. Only parameters with the start policy `learned` re
 
 from __future__ import annotations
 
-from abc import ABC
 from dataclasses import dataclass
 
 import torch
@@ -33,7 +32,7 @@ class ThetaGradient:
     prior: Tensors
 
 
-class Initialiser(ABC):
+class Initialiser:
     """How θ0 is learned. The base class learns nothing."""
 
     learns = True
@@ -59,9 +58,7 @@ class Initialiser(ABC):
         del k
         return False
 
-    def increment(
-        self, theta: Tensors, after: Tensors, loss: Tensor, next_loss: Tensor, gradient: Tensors
-    ) -> Tensors:
+    def increment(self, theta: Tensors, after: Tensors, loss: Tensor, next_loss: Tensor, gradient: Tensors) -> Tensors:
         """The part of ∇C that one segment θ_k → θ_{k+1} contributes; a pure function of one task's tensors."""
         raise NotImplementedError
 

@@ -55,17 +55,12 @@ class GaussianPrior(Initialiser):
     def wants_segment(self, k: int) -> bool:
         return self.objective.wants_segment(k)
 
-    def increment(
-        self, theta: Tensors, after: Tensors, loss: Tensor, next_loss: Tensor, gradient: Tensors
-    ) -> Tensors:
+    def increment(self, theta: Tensors, after: Tensors, loss: Tensor, next_loss: Tensor, gradient: Tensors) -> Tensors:
         return self.objective.increment(theta, after, loss, next_loss, gradient)
 
     def final(self, adaptation: Adaptation, start: Point, last: Point, steps: int) -> Tensors | None:
         return self.objective.final(adaptation, start, last, steps)
 
     def pull_back(self, gradient: Tensors, noise: Tensors) -> ThetaGradient:
-        prior = {
-            name: value * noise[name] * self.meta[name].detach().exp()
-            for name, value in gradient.items()
-        }
+        prior = {name: value * noise[name] * self.meta[name].detach().exp() for name, value in gradient.items()}
         return ThetaGradient(gradient, prior)

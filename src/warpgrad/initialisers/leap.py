@@ -33,9 +33,7 @@ class Leap(Initialiser):
         del k
         return True
 
-    def increment(
-        self, theta: Tensors, after: Tensors, loss: Tensor, next_loss: Tensor, gradient: Tensors
-    ) -> Tensors:
+    def increment(self, theta: Tensors, after: Tensors, loss: Tensor, next_loss: Tensor, gradient: Tensors) -> Tensors:
         moved = {name: after[name] - value for name, value in theta.items()}
         drop = next_loss - loss
         square = sum((value.square().sum() for value in moved.values()), torch.zeros_like(loss))

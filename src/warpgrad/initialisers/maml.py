@@ -17,7 +17,10 @@ class FOMAML(Initialiser):
         theta = leaves(last.theta)
         loss = adaptation.meta_loss(theta, last.buffers, last.k)
         (gradient,) = gradients(
-            loss.sum(), select(theta, learner.learned), what="the meta loss", allow_unused=learner.allow_unused
+            loss.sum(),
+            select(theta, learner.learned),
+            what="the meta loss",
+            allow_unused=learner.allow_unused,
         )
         return gradient
 

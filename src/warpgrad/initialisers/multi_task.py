@@ -14,8 +14,6 @@ class MultiTask(Initialiser):
     def wants_segment(self, k: int) -> bool:
         return k == 0
 
-    def increment(
-        self, theta: Tensors, after: Tensors, loss: Tensor, next_loss: Tensor, gradient: Tensors
-    ) -> Tensors:
+    def increment(self, theta: Tensors, after: Tensors, loss: Tensor, next_loss: Tensor, gradient: Tensors) -> Tensors:
         del theta, after, loss, next_loss
         return gradient

@@ -15,8 +15,6 @@ class Reptile(Initialiser):
         del k
         return True
 
-    def increment(
-        self, theta: Tensors, after: Tensors, loss: Tensor, next_loss: Tensor, gradient: Tensors
-    ) -> Tensors:
+    def increment(self, theta: Tensors, after: Tensors, loss: Tensor, next_loss: Tensor, gradient: Tensors) -> Tensors:
         del loss, next_loss, gradient
         return {name: value - after[name] for name, value in theta.items()}

@@ -21,7 +21,5 @@ class Approximate(Objective):
         after = transition.after
         meta_loss = adaptation.meta_loss(after.theta, after.buffers, point.k)
         adaptation.check_finite(meta_loss, "the meta loss", point.k)
-        (phi,) = gradients(
-            meta_loss.sum(), learner.phi, what="the meta loss", allow_unused=learner.allow_unused
-        )
+        (phi,) = gradients(meta_loss.sum(), learner.phi, what="the meta loss", allow_unused=learner.allow_unused)
         return ObjectiveStep(transition, meta_loss.detach(), phi, {})

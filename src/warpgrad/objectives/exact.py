@@ -24,7 +24,11 @@ class Exact(Objective):
             meta_loss = adaptation.meta_loss(new_theta, inner.buffers, point.k)
             adaptation.check_finite(meta_loss, "the meta loss", point.k)
             phi, meta = gradients(
-                meta_loss.sum(), learner.phi, rule.meta, what="the meta loss", allow_unused=learner.allow_unused
+                meta_loss.sum(),
+                learner.phi,
+                rule.meta,
+                what="the meta loss",
+                allow_unused=learner.allow_unused,
             )
         transition = adaptation.transition(point, inner, new_theta, new_state)
         return ObjectiveStep(transition, meta_loss.detach(), phi, meta)

@@ -26,9 +26,7 @@ class InPlace(Objective):
         adaptation.check_finite(loss, "the task loss", point.k)
         if adaptation.one_loss:
             meta_loss = loss
-            gradient, phi = gradients(
-                loss.sum(), theta, learner.phi, what="the task loss", allow_unused=unused
-            )
+            gradient, phi = gradients(loss.sum(), theta, learner.phi, what="the task loss", allow_unused=unused)
         else:
             (gradient,) = gradients(loss.sum(), theta, what="the task loss", allow_unused=unused)
             meta_loss = adaptation.in_place_loss(point.theta, point.buffers, point.k)

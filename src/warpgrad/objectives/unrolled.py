@@ -44,9 +44,7 @@ def unrolled(adaptation: Adaptation, start: Point, steps: int, *, theta0_only: b
         groups = [select(begin, learner.learned)]
         if not theta0_only:
             groups += [learner.phi, rule.meta]
-        found = gradients(
-            meta_loss.sum(), *groups, what="the meta loss", allow_unused=learner.allow_unused
-        )
+        found = gradients(meta_loss.sum(), *groups, what="the meta loss", allow_unused=learner.allow_unused)
     phi, meta = ({}, {}) if theta0_only else (found[1], found[2])
     last = Point(point.k, detached(point.theta), point.buffers, detached(point.state))
     return UnrolledStep(meta_loss.detach(), found[0], phi, meta, last)

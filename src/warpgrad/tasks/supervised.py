@@ -113,7 +113,5 @@ def _checked(name: str, what: str, data: tuple[Tensor, Tensor]) -> tuple[Tensor,
     if len(inputs) == 0:
         raise WarpgradError(f"task '{name}' is empty: its {what} data has no examples.")
     if len(inputs) != len(targets):
-        raise WarpgradError(
-            f"task '{name}' has {len(inputs)} inputs but {len(targets)} targets in its {what} data."
-        )
+        raise WarpgradError(f"task '{name}' has {len(inputs)} inputs but {len(targets)} targets in its {what} data.")
     return inputs, targets
