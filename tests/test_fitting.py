@@ -68,7 +68,7 @@ def test_the_learning_curve_on_request():
     assert len(curve.losses) == 5
     ((x, y),) = task.test_batches()
     point = point_after(wg.Adaptation(learner, wg.SGD(0.1), task, 0), 4)
-    expected = float(F.mse_loss(learner.bind(point.theta, {}, training=False)(x), y))
+    expected = F.mse_loss(learner.bind(point.theta, {}, training=False)(x), y).item()
     assert curve.scores[2]["loss"] == pytest.approx(expected)
     with pytest.raises(wg.WarpgradError, match="steps=0"):
         wg.adapt(learner, task, rule=wg.SGD(0.1), steps=0)

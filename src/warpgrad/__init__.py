@@ -2,7 +2,9 @@
 
 from warpgrad.adaptation import Adaptation, Point, Transition
 from warpgrad.algorithms import Algorithm, Continual, Offline, Online, Unrolled
+from warpgrad.augmentation import compress, conv_warp, interleave, linear_warp, sized
 from warpgrad.batched import BatchedAdaptation
+from warpgrad.engine import EarlyStopping, meta_train
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.fitting import LearningCurve, adapt, evaluate
 from warpgrad.initialisers import (
@@ -17,10 +19,9 @@ from warpgrad.initialisers import (
 )
 from warpgrad.learner import Forward, Learner
 from warpgrad.meta_optimiser import MetaOptimiser
-from warpgrad.meta_training import meta_train
 from warpgrad.method import Method
 from warpgrad.objectives import Approximate, Exact, InPlace, Objective, unrolled
-from warpgrad.partition import Warp
+from warpgrad.partition import Adaptable, Warp
 from warpgrad.replay import ReplayBudget, ReplayBuffer
 from warpgrad.rules import SGD, Adam, Clip, Learned, Rule
 from warpgrad.tasks import FunctionFamily, SupervisedTask, Task, TaskFamily, TaskList
@@ -31,12 +32,14 @@ __all__ = [
     "MAML",
     "SGD",
     "Adam",
+    "Adaptable",
     "Adaptation",
     "Algorithm",
     "Approximate",
     "BatchedAdaptation",
     "Clip",
     "Continual",
+    "EarlyStopping",
     "Exact",
     "Fixed",
     "Forward",
@@ -70,7 +73,12 @@ __all__ = [
     "WarpgradError",
     "__version__",
     "adapt",
+    "compress",
+    "conv_warp",
     "evaluate",
+    "interleave",
+    "linear_warp",
     "meta_train",
+    "sized",
     "unrolled",
 ]

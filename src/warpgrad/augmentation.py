@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from torch import nn
 
 from warpgrad.errors import WarpgradError
 from warpgrad.layers.identity import identity_
 from warpgrad.layers.warps import convolutional_warp, feed_forward_warp
-from warpgrad.partition import Selector, Warp, is_warp, unmark
+from warpgrad.partition import Adaptable, Selector, Warp, is_warp, unmark
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -82,13 +82,9 @@ def compress(module: M, make_task: MakeLayer, *, after: Selector | None = None) 
         after: The modules that a task layer follows, as in `interleave`.
     """
     model = unmark(copy.deepcopy(module))
-    added: set[nn.Module] = set()
     for slot in _selected(model, after):
-        layer = _made(model, slot, make_task, "make_task")
-        added.add(layer)
-        slot.replace("warp", "task", layer)
-    _mark_all_but(model, added, "")
-    return cast(M, model)
+        slot.replace("warp", "task", Adaptable(_made(model, slot, make_task, "make_task")))
+    return Warp(model)
 
 
 def sized(make: Callable[[int], nn.Module]) -> MakeLayer:
@@ -166,7 +162,8 @@ def _selected(model: nn.Module, after: Selector | None) -> list[_Slot]:
                 f"where new layers belong in a {type(model).__name__} is not obvious: name the modules that "
                 "they follow with after=..."
             )
-        chosen = [slot for slot in slots if slot.parent is model and any(slot.module.parameters())][:-1]
+        children = [slot for slot in slots if slot.parent is model]
+        chosen = [slot for slot in children if next(slot.module.parameters(), None) is not None][:-1]
     elif callable(after):
         chosen = [slot for slot in slots if after(slot.name, slot.module)]
     else:
@@ -212,21 +209,3 @@ def _takes_one_input(module: nn.Module) -> bool:
         inspect.Parameter.POSITIONAL_ONLY,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
     )
-
-
-def _mark_all_but(module: nn.Module, added: set[nn.Module], path: str) -> None:
-    """Mark the largest parts of the tree that hold none of the added layers."""
-    if module in added:
-        return
-    if not any(part in added for part in module.modules()):
-        Warp(module)
-        return
-    own = next((name for name, _ in module.named_parameters(recurse=False)), None)
-    if own is not None:
-        raise WarpgradError(
-            f"'{path or type(module).__name__}' has a parameter of its own, '{own}', and a new layer inside, "
-            "so it cannot be marked as warp as a whole; choose after=... outside it, or move the parameter "
-            "into a module of its own."
-        )
-    for key, child in module.named_children():
-        _mark_all_but(child, added, f"{path}.{key}" if path else key)

@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import TypeVar
 
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
@@ -22,10 +23,12 @@ Predicate = Callable[[str, nn.Module], bool]
 Selector = str | Iterable[str] | Predicate
 """Patterns such as `"layer*.conv2"` over parameter or module names, or a predicate."""
 
+M = TypeVar("M", bound=nn.Module)
+
 _MARK = "_warpgrad_warp"
 
 
-def Warp(module: nn.Module) -> nn.Module:  # noqa: N802 - stands among layers, reads as one
+def Warp(module: M) -> M:  # noqa: N802 - stands among layers, reads as one
     """Mark `module` as a warp-layer ω: all its parameters belong to φ. Returns the very same module.
 
     The mark is an attribute, not a wrapper, so parameter names, checkpoints and the class stay as they were.
@@ -36,12 +39,18 @@ def Warp(module: nn.Module) -> nn.Module:  # noqa: N802 - stands among layers, r
     return module
 
 
+def Adaptable(module: M) -> M:  # noqa: N802 - stands among layers, reads as one
+    """Mark `module` as a task layer: its parameters belong to θ even inside a warp, for the nearest mark decides."""
+    setattr(module, _MARK, False)
+    return module
+
+
 def is_warp(module: nn.Module) -> bool:
     """Whether `module` itself carries the mark."""
     return getattr(module, _MARK, False) is True
 
 
-def unmark(module: nn.Module) -> nn.Module:
+def unmark(module: M) -> M:
     """Remove every mark below `module`, so that nothing of this library is left in it."""
     for child in module.modules():
         child.__dict__.pop(_MARK, None)
@@ -121,7 +130,11 @@ class _Alias:
 
 def _names(module: nn.Module) -> dict[str, _Alias]:
     first: dict[int, str] = {}
-    marked = {name for name, child in module.named_modules(remove_duplicate=False) if is_warp(child)}
+    marks = {
+        name: child.__dict__[_MARK]
+        for name, child in module.named_modules(remove_duplicate=False)
+        if _MARK in child.__dict__
+    }
     names: dict[str, _Alias] = {}
     for path, child in module.named_modules(remove_duplicate=False):
         for local, parameter in child.named_parameters(recurse=False, remove_duplicate=False):
@@ -131,7 +144,7 @@ def _names(module: nn.Module) -> dict[str, _Alias]:
                     f"parameter '{name}' has no shape yet: run one batch through the lazy module first."
                 )
             origin = first.setdefault(id(parameter), name)
-            inside = any(prefix in marked for prefix in _prefixes(path))
+            inside = next((marks[prefix] for prefix in reversed(_prefixes(path)) if prefix in marks), False)
             names[name] = _Alias(parameter, child, origin, inside)
     return names
 

@@ -1,0 +1,40 @@
+"""Layers for warped models: the warps of the ablation, and the four architectures of App. A.
+
+Functions return plain torch modules wherever torch has the parts; the few classes here add what it lacks.
+Warp parts are marked, so `Learner(model)` finds θ and φ without being told.
+"""
+
+from warpgrad.layers.convolutional import (
+    FEW_SHOT_ORDER,
+    OMNIGLOT_ORDER,
+    conv_block,
+    warp_convnet,
+    warp_residual_block,
+    warp_resnet,
+)
+from warpgrad.layers.hypernetwork import HyperState, WarpHyperCell, WarpHyperNetwork
+from warpgrad.layers.identity import identity_
+from warpgrad.layers.lstm import WarpLSTM
+from warpgrad.layers.modulation import FiLM, Scale
+from warpgrad.layers.residual import Residual
+from warpgrad.layers.warps import OMNIGLOT_WARPS, convolutional_warp, feed_forward_warp
+
+__all__ = [
+    "FEW_SHOT_ORDER",
+    "OMNIGLOT_ORDER",
+    "OMNIGLOT_WARPS",
+    "FiLM",
+    "HyperState",
+    "Residual",
+    "Scale",
+    "WarpHyperCell",
+    "WarpHyperNetwork",
+    "WarpLSTM",
+    "conv_block",
+    "convolutional_warp",
+    "feed_forward_warp",
+    "identity_",
+    "warp_convnet",
+    "warp_residual_block",
+    "warp_resnet",
+]

@@ -1,0 +1,119 @@
+"""The 2-D loss surfaces of the synthetic experiment (App. D).
+
+f(x1, x2) = b1 (a1 − x1)² exp(−x1² − (x2 + a2)²) − b2 (x1/s − x1³ − x2⁵) exp(−x1² − x2²)
+            − b3 exp(−(x1 + a3)² − x1²)
+
+with s from 1…10, each a from {−1, 0, 1} and each b from −5…5. As printed, the third term depends on x1 alone;
+`form="peaks"` has x2² in place of the second x1².
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from warpgrad.errors import WarpgradError
+from warpgrad.keys import fold, generator
+from warpgrad.learner import Forward
+from warpgrad.tasks.base import Task, TaskFamily
+
+Form = Literal["printed", "peaks"]
+
+EDGE = 3.0
+"""Starts are drawn uniformly from the square (−EDGE, EDGE)²."""
+
+
+def surface(position: Tensor, coefficients: Tensor) -> Tensor:
+    """f at positions [..., 2] for coefficients [..., 8] = (s, a1, a2, a3, b1, b2, b3, peaks)."""
+    x1, x2 = position.unbind(-1)
+    s, a1, a2, a3, b1, b2, b3, peaks = coefficients.unbind(-1)
+    square1, square2 = x1.square(), x2.square()
+    first = b1 * (a1 - x1).square() * torch.exp(-square1 - (x2 + a2).square())
+    second = b2 * (x1 / s - x1 * square1 - x2 * square2.square()) * torch.exp(-square1 - square2)
+    third = b3 * torch.exp(-(x1 + a3).square() - torch.lerp(square1, square2, peaks))
+    return first - second - third
+
+
+def draw_coefficients(seed: int, form: Form = "printed") -> Tensor:
+    """The coefficients that this seed draws; all b = 0, a surface without features, is drawn like any other."""
+    draw = generator(seed, "surface")
+    s = torch.randint(1, 11, (1,), generator=draw)
+    a = torch.randint(-1, 2, (3,), generator=draw)
+    b = torch.randint(-5, 6, (3,), generator=draw)
+    return torch.cat([s, a, b, torch.tensor([int(form == "peaks")])]).to(torch.get_default_dtype())
+
+
+class SurfaceTask(Task):
+    """Descend one surface: the model's output is the position, and both losses are the height there."""
+
+    stack_key = "surface"
+
+    def __init__(self, coefficients: Tensor, name: str = "surface") -> None:
+        self.coefficients = coefficients
+        self.name = name
+
+    def adapt_batch(self, k: int) -> Tensor:
+        del k
+        return self.coefficients
+
+    def meta_batch(self, k: int) -> Tensor:
+        del k
+        return self.coefficients
+
+    def loss(self, forward: Forward, batch: Tensor) -> Tensor:
+        return surface(forward(), batch)
+
+
+class SurfaceFamily(TaskFamily):
+    """A meta-batch is one new surface, several times: each copy starts elsewhere and is trained separately."""
+
+    def __init__(self, form: Form = "printed") -> None:
+        if form not in ("printed", "peaks"):
+            raise WarpgradError(f"form={form!r} is unknown; choose printed or peaks.")
+        self.form = form
+
+    def sample(self, seed: int) -> SurfaceTask:
+        return SurfaceTask(draw_coefficients(seed, self.form), name=f"surface {seed}")
+
+    def meta_batch(self, seed: int, size: int) -> list[Task]:
+        return [self.sample(fold(seed, "surface"))] * size
+
+
+class Position(nn.Module):
+    """The task-learner: a point in the plane, seen through an explicit warp Ω; γ = Ω(θ)."""
+
+    def __init__(self, omega: nn.Module | None = None) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(torch.empty(2))
+        self.omega = omega or nn.Identity()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw a start, x ~ U(−3, 3)²."""
+        nn.init.uniform_(self.theta, -EDGE, EDGE)
+
+    def forward(self) -> Tensor:
+        output: Tensor = self.omega(self.theta)
+        return output
+
+
+class ResidualOmega(nn.Module):
+    """Ω(θ) = θ + g(θ) with g a tanh net of two layers that starts at zero.
+
+    It begins as plain gradient descent and reaches the whole plane; a tanh net without the residual reaches a
+    quarter of the square of starts.
+    """
+
+    def __init__(self, hidden: int = 30) -> None:
+        super().__init__()
+        self.g = nn.Sequential(nn.Linear(2, hidden), nn.Tanh(), nn.Linear(hidden, 2))
+        last = self.g[-1]
+        assert isinstance(last, nn.Linear)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+
+    def forward(self, theta: Tensor) -> Tensor:
+        shift: Tensor = self.g(theta)
+        return theta + shift
