@@ -89,24 +89,18 @@ def test_a_kill_inside_a_checkpoint_write_leaves_the_one_before(unbroken, tmp_pa
     """The process dies after half of the bytes are on disk and before the rename."""
     run = tmp_path / "run"
     script = f"""
-import os, sys, tempfile
+import os, sys
 sys.path.insert(0, {str(JOB.parent)!r})
 import engine_job
 from warpgrad.engine import files
-fdopen, count = os.fdopen, 0
-class Dying:
-    def __init__(self, file): self.file = file
-    def __enter__(self): return self
-    def __exit__(self, *error): self.file.close()
-    def write(self, data):
-        global count
-        count += 1
-        if count == 9:
-            self.file.write(data[: len(data) // 2]); self.file.flush(); os.kill(os.getpid(), 9)
-        self.file.write(data)
-    def flush(self): self.file.flush()
-    def fileno(self): return self.file.fileno()
-files.os = type("os", (), dict(vars(os), fdopen=staticmethod(lambda *a: Dying(fdopen(*a)))))
+count, sync = 0, os.fsync
+def dying(descriptor):
+    global count
+    count += 1
+    if count == 9:
+        os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2); os.kill(os.getpid(), 9)
+    sync(descriptor)
+files.os = type("os", (), dict(vars(os), fsync=staticmethod(dying)))
 engine_job.train({str(run)!r}, 30)
 """
     died = subprocess.run([sys.executable, "-c", script], check=False)

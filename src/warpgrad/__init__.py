@@ -6,7 +6,7 @@ from warpgrad.augmentation import compress, conv_warp, interleave, linear_warp, 
 from warpgrad.batched import BatchedAdaptation
 from warpgrad.engine import EarlyStopping, meta_train
 from warpgrad.errors import NonFiniteError, WarpgradError
-from warpgrad.fitting import LearningCurve, adapt, evaluate
+from warpgrad.fitting import LearningCurve, adapt, evaluate, score
 from warpgrad.initialisers import (
     FOMAML,
     MAML,
@@ -24,7 +24,7 @@ from warpgrad.objectives import Approximate, Exact, InPlace, Objective, unrolled
 from warpgrad.partition import Adaptable, Warp
 from warpgrad.replay import ReplayBudget, ReplayBuffer
 from warpgrad.rules import SGD, Adam, Clip, Learned, Rule
-from warpgrad.tasks import FunctionFamily, SupervisedTask, Task, TaskFamily, TaskList
+from warpgrad.tasks import FunctionFamily, SupervisedTask, Task, TaskFamily, TaskList, accuracy
 from warpgrad.version import __version__
 
 __all__ = [
@@ -72,6 +72,7 @@ __all__ = [
     "Warp",
     "WarpgradError",
     "__version__",
+    "accuracy",
     "adapt",
     "compress",
     "conv_warp",
@@ -79,6 +80,7 @@ __all__ = [
     "interleave",
     "linear_warp",
     "meta_train",
+    "score",
     "sized",
     "unrolled",
 ]

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from warpgrad.adaptation import Adaptation, Point, Role, Source, Step, non_finite, scored
 from warpgrad.learner import Learner
@@ -92,7 +93,9 @@ class BatchedAdaptation(Adaptation):
             forward = self.learner.bind(own_theta, own_buffers, key=self.key)
             return scored(self.task, loss, forward, own_batch, k), forward.buffers
 
-        return self.per_task(one, theta, buffers, self._batches(batch, k))
+        # Fused attention cannot be mapped over a stack; its plain form can.
+        with sdpa_kernel(SDPBackend.MATH):
+            return self.per_task(one, theta, buffers, self._batches(batch, k))
 
     def _batches(self, source: Source, k: Step) -> Any:
         """The stacked batches; stacked anew only when a task hands out another object than last time."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, overload
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from warpgrad.adaptation import Adaptation, Point, check_steps
 from warpgrad.errors import WarpgradError
-from warpgrad.keys import isolated_rng
+from warpgrad.keys import fold, isolated_rng
 from warpgrad.learner import Learner
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Task
@@ -68,11 +68,13 @@ def adapt(
         test_every: Test after every so many steps and at both ends; None tests at the end alone.
     """
     check_steps(steps)
+    if test_every is not None and not curve:
+        raise WarpgradError("test_every is about the learning curve: pass curve=True too.")
     if test_every is not None and test_every < 1:
         raise WarpgradError(f"test_every={test_every}: test after at least 1 step.")
     adaptation = Adaptation(learner, rule, task, key)
     record = LearningCurve()
-    with isolated_rng(learner.device):
+    with isolated_rng(learner.device), learner.modes_kept(), torch.enable_grad():
         point = adaptation.start()
         for k in range(steps):
             if curve and test_every is not None and k % test_every == 0:
@@ -97,6 +99,19 @@ def evaluate(
     if not scores:
         return {}
     return {name: sum(score[name] for score in scores) / len(scores) for name in scores[0]}
+
+
+def score(learner: Learner, tasks: Iterable[Task], *, rule: Rule, steps: int, key: int = 0) -> dict[str, float]:
+    """Adapt to each of some held-out tasks; the mean of their test scores after K steps."""
+    totals: dict[str, float] = {}
+    count = 0
+    for count, task in enumerate(tasks, start=1):
+        _, record = adapt(learner, task, rule=rule, steps=steps, key=fold(key, count), curve=True)
+        for name, value in record.scores[-1].items():
+            totals[name] = totals.get(name, 0.0) + value
+    if count == 0:
+        raise WarpgradError("score(...) needs at least one task.")
+    return {name: value / count for name, value in totals.items()}
 
 
 def _test(record: LearningCurve, learner: Learner, task: Task, point: Point) -> None:

@@ -77,6 +77,7 @@ class Learner:
         self.learned = tuple(name for name, policy in self.starts.items() if policy == "learned")
         self._fresh = _owners(module, [name for name, policy in self.starts.items() if policy == "fresh"])
         self._modes = Modes(module, batch_norm)
+        self._tied = len(list(module.named_parameters(remove_duplicate=False))) > len(parameters)
         self._recurrent = any(isinstance(child, nn.RNNBase) for child in module.modules())
 
     @property
@@ -121,7 +122,10 @@ class Learner:
         return Forward(self, theta, self.phi if phi is None else phi, buffers, key, training)
 
     def adapted(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
-        """A plain module of the user's own class with θ and buffers in it, in eval mode, free of this library."""
+        """A plain module of the user's own class with θ and buffers in it, in eval mode, free of this library.
+
+        What bites: under `batch_norm="batch"` it has no running statistics, so its state dict lacks those entries.
+        """
         module = copy.deepcopy(self.module)
         state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         with torch.no_grad():
@@ -130,6 +134,16 @@ class Learner:
         if self.batch_norm == "batch":
             without_statistics(module)
         return unmark(module).requires_grad_(True).eval()
+
+    @contextmanager
+    def modes_kept(self) -> Iterator[None]:
+        """Leave every submodule in the training or eval mode in which it was found."""
+        flags = [(child, child.training) for child in self.module.modules()]
+        try:
+            yield
+        finally:
+            for child, flag in flags:
+                child.training = flag
 
     @contextmanager
     def second_order(self) -> Iterator[None]:
@@ -175,7 +189,7 @@ class Forward:
         if self._training:
             seed_global(learner.device, fold(self._key, self._calls))
         self._calls += 1
-        output = functional_call(learner.module, {**self._weights, **buffers}, args, kwargs)
+        output = functional_call(learner.module, {**self._weights, **buffers}, args, kwargs, tie_weights=learner._tied)
         self.buffers = detached(buffers)
         return output
 

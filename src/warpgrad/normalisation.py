@@ -7,6 +7,9 @@
 | `frozen`  | the module's own ones    | the module's own ones     | never changed                       |
 
 `running` is the default. The statistics that the meta-loss sees are thrown away: only adaptation moves them.
+
+What bites: running statistics begin at mean 0 and variance 1, and with the usual momentum of 0.1 they need some tens
+of steps to arrive. For tasks of a few steps use `batch`, or give the layers `momentum=None` (a cumulative average).
 """
 
 from __future__ import annotations

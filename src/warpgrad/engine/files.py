@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,7 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise WarpgradError(
-            f"cannot write {path}: {reason}; mend that and repeat the command, which goes on from the last checkpoint."
+            f"cannot write {path}: {reason}; mend that and repeat the command: what was saved before is still whole."
         ) from error
 
 
@@ -32,10 +31,10 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Replace `path` by `data`; a kill at any moment leaves the old file or the new one."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=PARTIAL, dir=path.parent)
-        temporary = Path(name)
+        # A name of its own, and the permissions that any new file gets.
+        temporary = path.parent / f"{PARTIAL}{os.getpid()}-{path.name}"
         try:
-            with os.fdopen(handle, "wb") as file:
+            with temporary.open("wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

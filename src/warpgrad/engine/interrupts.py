@@ -49,7 +49,7 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if self._holding:
-            self._waiting = number
-        else:
+        # Remembered even when raised: Python swallows exceptions inside finalisers, and then `release` raises it again.
+        self._waiting = number
+        if not self._holding:
             raise Interrupted(number)

@@ -139,5 +139,13 @@ class RunDirectory:
                 )
 
 
+def newest_checkpoint(path: Path) -> Path:
+    """The last checkpoint of a run that is not open for writing."""
+    saved = sorted((path / "checkpoints").glob("step-*.safetensors"))
+    if not saved:
+        raise WarpgradError(f"{path} has no checkpoint; run it first with 'warpgrad run'.")
+    return saved[-1]
+
+
 def _others(path: Path) -> list[Path]:
     return [entry for entry in path.iterdir() if entry.name != ".lock"]

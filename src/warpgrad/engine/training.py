@@ -109,7 +109,7 @@ def meta_train(
         loop = _Loop(state, tasks, seed, directory, checkpoint_seconds)
         if tensorboard and directory is not None:
             callbacks = [*callbacks, tensorboard_callback(directory.path / "tensorboard")]
-        with isolated_rng(learner.device), torch.enable_grad():
+        with isolated_rng(learner.device), learner.modes_kept(), torch.enable_grad():
             return loop.run(meta_steps, validate, validate_every, callbacks, progress)
     finally:
         if directory is not None:

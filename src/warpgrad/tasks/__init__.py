@@ -1,6 +1,6 @@
 """Tasks: what a learner is adapted to. See `warpgrad.tasks.base` for the two nouns."""
 
 from warpgrad.tasks.base import Batch, Task, TaskFamily
-from warpgrad.tasks.supervised import FunctionFamily, SupervisedTask, TaskList
+from warpgrad.tasks.supervised import FunctionFamily, SupervisedTask, TaskList, accuracy
 
-__all__ = ["Batch", "FunctionFamily", "SupervisedTask", "Task", "TaskFamily", "TaskList"]
+__all__ = ["Batch", "FunctionFamily", "SupervisedTask", "Task", "TaskFamily", "TaskList", "accuracy"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -17,13 +17,19 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """(prediction, target) -> scalar, e.g. `torch.nn.functional.cross_entropy`."""
 
 
+def accuracy(prediction: Tensor, target: Tensor) -> Tensor:
+    """Fraction of examples whose largest output is the target class."""
+    return (prediction.argmax(dim=-1) == target).float().mean()
+
+
 class SupervisedTask(Task):
     """Batches drawn from (inputs, targets); the meta-loss is taken on other batches, held-out ones where given.
 
         SupervisedTask(x, y, F.cross_entropy, batch_size=20)
         SupervisedTask(x, y, F.mse_loss, batch_size=10, meta=(x_val, y_val), test=(x_test, y_test))
 
-    A batch size of None takes all data at every step.
+    A batch size of None takes all data at every step. `metrics` are test scores besides the loss, by name:
+    `{"accuracy": accuracy}`, which this module has.
     """
 
     def __init__(
@@ -35,11 +41,13 @@ class SupervisedTask(Task):
         batch_size: int | None = None,
         meta: tuple[Tensor, Tensor] | None = None,
         test: tuple[Tensor, Tensor] | None = None,
+        metrics: Mapping[str, Loss] | None = None,
         seed: int = 0,
         name: str = "supervised",
     ) -> None:
         self.name = name
         self._loss = loss
+        self._metrics = dict(metrics or {})
         self._seed = seed
         self._batch_size = batch_size
         self._train = _checked(name, "training", (inputs, targets))
@@ -66,6 +74,12 @@ class SupervisedTask(Task):
     def loss(self, forward: Forward, batch: tuple[Tensor, Tensor]) -> Tensor:
         inputs, targets = batch
         return self._loss(forward(inputs), targets)
+
+    def metrics(self, forward: Forward, batch: tuple[Tensor, Tensor]) -> dict[str, float]:
+        inputs, targets = batch
+        prediction = forward(inputs)
+        scores = {"loss": self._loss, **self._metrics}
+        return {name: float(function(prediction, targets).detach()) for name, function in scores.items()}
 
     def _draw(self, data: tuple[Tensor, Tensor], k: int, role: str) -> tuple[Tensor, Tensor]:
         if self._batch_size is None:

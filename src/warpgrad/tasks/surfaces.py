@@ -32,7 +32,7 @@ def surface(position: Tensor, coefficients: Tensor) -> Tensor:
     square1, square2 = x1.square(), x2.square()
     first = b1 * (a1 - x1).square() * torch.exp(-square1 - (x2 + a2).square())
     second = b2 * (x1 / s - x1 * square1 - x2 * square2.square()) * torch.exp(-square1 - square2)
-    third = b3 * torch.exp(-(x1 + a3).square() - torch.lerp(square1, square2, peaks))
+    third = b3 * torch.exp(-(x1 + a3).square() - square1 - peaks * (square2 - square1))
     return first - second - third
 
 

@@ -1,0 +1,5 @@
+"""`python -m warpgrad` is `warpgrad`."""
+
+from warpgrad.cli import main
+
+main()

@@ -1,0 +1,163 @@
+"""Reading public data sets as they are published: zip archives, or the folders they unpack to.
+
+Nothing is ever unpacked to disk: members are read straight out of the archive, by name, after every name has been
+checked. An archive is somebody else's file and is treated so: no absolute names, no way out by "..", no links, no
+encryption, and no more files or bytes than a data set of its kind can have.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from warpgrad.errors import WarpgradError
+
+VARIABLE = "WARPGRAD_DATA"
+"""The environment variable that names the folder with the raw data sets."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an archive may at most declare; reading never yields more than is declared."""
+
+    files: int = 2_000_000
+    file_bytes: int = 64 << 20
+    total_bytes: int = 32 << 30
+
+
+class Tree(Protocol):
+    """Files below one root, whether packed or not."""
+
+    path: Path
+    names: tuple[str, ...]
+    """Every file, as a relative path with forward slashes, sorted."""
+
+    def read(self, name: str) -> bytes: ...
+
+
+class FolderTree:
+    """An unpacked archive: the names start with the folder's own name, as they do in the archive."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        found: list[str] = []
+        for folder, _, files in os.walk(path):
+            inside = PurePosixPath(path.name, *Path(folder).relative_to(path).parts)
+            found += [str(inside / file) for file in files]
+        self.names = tuple(sorted(found))
+
+    def read(self, name: str) -> bytes:
+        try:
+            return (self.path.parent / name).read_bytes()
+        except OSError as failure:
+            raise WarpgradError(f"{self.path.parent / name} cannot be read: {failure}.") from failure
+
+
+class ZipTree:
+    """An open zip archive whose members have all been checked."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile, limits: Limits) -> None:
+        self.path = path
+        self._archive = archive
+        self._members = _checked_members(path, archive.infolist(), limits)
+        self.names = tuple(sorted(self._members))
+
+    def read(self, name: str) -> bytes:
+        try:
+            return self._archive.read(self._members[name])
+        # NotImplementedError: a compression or feature this Python lacks.
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as failure:
+            raise WarpgradError(
+                f"the archive {self.path} is damaged at '{name}' ({failure}): download it again."
+            ) from failure
+
+
+@contextmanager
+def open_tree(path: Path, limits: Limits | None = None) -> Iterator[Tree]:
+    """The files of a folder or of a zip archive."""
+    if path.is_dir():
+        yield FolderTree(path)
+        return
+    try:
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, OSError, NotImplementedError, ValueError) as failure:
+        raise WarpgradError(
+            f"{path} is not a whole zip archive ({failure}): download it again, it may have been cut off."
+        ) from failure
+    with archive:
+        yield ZipTree(path, archive, limits or Limits())
+
+
+def find_archives(names: Sequence[str], *, subfolder: str, folder: Path | str | None = None, origin: str) -> list[Path]:
+    """Where each of the archives `names` lies: `<name>.zip` or the unpacked folder `<name>`.
+
+    Looked for in `folder`, or in the folder that WARPGRAD_DATA names; directly in it or in its `subfolder`.
+    `origin` says where a person gets them; it is the end of the sentence when they are not there.
+    """
+    wanted = " and ".join(f"{name}.zip" for name in names)
+    remedy = f"get {wanted} from {origin}, put them into one folder, and pass that folder or set {VARIABLE} to it"
+    if folder is None:
+        if not (named := os.environ.get(VARIABLE)):
+            raise WarpgradError(f"no data folder was given and {VARIABLE} is not set: {remedy}.")
+        folder = named
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        raise WarpgradError(f"the data folder {root} does not exist: {remedy}.")
+    places = [root / subfolder, root]
+    found: dict[str, Path] = {}
+    for name in names:
+        for candidate in (path for place in places for path in (place / f"{name}.zip", place / name)):
+            if candidate.exists():
+                found.setdefault(name, candidate)
+    if missing := [f"{name}.zip" for name in names if name not in found]:
+        raise WarpgradError(f"{' and '.join(missing)} not found in {root} or its folder {subfolder}: {remedy}.")
+    return [found[name] for name in names]
+
+
+def _checked_members(path: Path, members: Sequence[zipfile.ZipInfo], limits: Limits) -> dict[str, zipfile.ZipInfo]:
+    if len(members) > limits.files:
+        raise _refused(path, f"it holds {len(members)} files, more than the {limits.files} that are reasonable")
+    total = 0
+    checked: dict[str, zipfile.ZipInfo] = {}
+    for member in members:
+        name = member.filename
+        if problem := _problem(member, limits):
+            raise _refused(path, f"member {name!r} {problem}")
+        total += member.file_size
+        if total > limits.total_bytes:
+            raise _refused(path, f"it unpacks to more than the {limits.total_bytes} bytes that are reasonable")
+        if member.is_dir():
+            continue
+        if name in checked:
+            raise _refused(path, f"member {name!r} is in it twice")
+        checked[name] = member
+    return checked
+
+
+def _problem(member: zipfile.ZipInfo, limits: Limits) -> str | None:
+    # The name as stored: ZipInfo.filename has already been cut at a null byte.
+    name = member.orig_filename
+    if "\\" in name or "\0" in name or ":" in name.split("/")[0]:
+        return "has a name that is no plain relative path"
+    if name.startswith("/") or ".." in name.split("/"):
+        return "points out of the archive"
+    # The upper half of external_attr is the Unix mode, 0 where the packer knew none.
+    kind = stat.S_IFMT(member.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        return "is a link or a device"
+    if member.flag_bits & 0x1:
+        return "is encrypted"
+    if member.file_size > limits.file_bytes:
+        return f"unpacks to {member.file_size} bytes, more than the {limits.file_bytes} that are reasonable"
+    return None
+
+
+def _refused(path: Path, why: str) -> WarpgradError:
+    return WarpgradError(f"the archive {path} is refused: {why}; get it from its original source.")

@@ -1,0 +1,27 @@
+"""The paper's experiments, one file each, and the registry that the command line reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.base import Config, Execution, Experiment, Group, Row, Table
+from warpgrad.experiments.synthetic import Synthetic
+
+EXPERIMENTS: dict[str, Experiment[Any]] = {experiment.name: experiment for experiment in (Synthetic(),)}
+
+
+def find_experiment(name: str) -> Experiment[Any]:
+    if name not in EXPERIMENTS:
+        raise WarpgradError(f"there is no experiment '{name}'; choose one of {', '.join(EXPERIMENTS)}.")
+    return EXPERIMENTS[name]
+
+
+def find_table(name: str) -> Table:
+    tables = {table.name: table for experiment in EXPERIMENTS.values() for table in experiment.tables}
+    if name not in tables:
+        raise WarpgradError(f"there is no table '{name}'; choose one of {', '.join(tables)}.")
+    return tables[name]
+
+
+__all__ = ["EXPERIMENTS", "Config", "Execution", "Experiment", "Group", "Row", "Table", "find_experiment", "find_table"]

@@ -1,0 +1,116 @@
+"""What an experiment of the paper is to the command line: settings, presets, training, evaluation, a page."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from warpgrad.errors import WarpgradError
+
+if TYPE_CHECKING:  # the report draws figures, and matplotlib is slow to import
+    from warpgrad.report.page import Page
+    from warpgrad.report.runs import Run
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings that every experiment has; an experiment adds its own."""
+
+    preset: str = "paper"
+    """Where the settings come from; every other option changes one of them."""
+    method: str = ""
+    """The method to run; `warpgrad list` names them."""
+    seed: int = 0
+    """Keys every draw: initial weights, splits, tasks, batches."""
+    device: str = "cpu"
+    """Where to compute: cpu, cuda or mps."""
+
+
+C = TypeVar("C", bound=Config)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a run is carried out; nothing here changes its numbers."""
+
+    directory: Path
+    fresh: bool = False
+    tensorboard: bool = False
+    progress: bool = True
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table: a label, the settings that differ from the preset, and the paper's figure."""
+
+    label: str
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    paper: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A declared set of runs: rows × seeds, at one preset. `warpgrad reproduce NAME` runs and builds it."""
+
+    name: str
+    title: str
+    experiment: str
+    rows: tuple[Row, ...]
+    seeds: int
+    preset: str = "paper"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but their seed: one row of a table."""
+
+    label: str
+    runs: tuple[Run, ...]
+    evaluations: tuple[dict[str, Any], ...]
+    paper: float | None = None
+
+
+class Experiment(ABC, Generic[C]):
+    """One section of the paper."""
+
+    name: ClassVar[str]
+    section: ClassVar[str]
+    summary: ClassVar[str]
+    methods: ClassVar[tuple[str, ...]]
+    presets: Mapping[str, C]
+    tables: tuple[Table, ...] = ()
+
+    def config(self, preset: str, **changes: Any) -> C:
+        """A preset's settings with some of them changed."""
+        if preset not in self.presets:
+            raise WarpgradError(f"{self.name} has no preset '{preset}'; choose one of {', '.join(self.presets)}.")
+        return self.check(dataclasses.replace(self.presets[preset], **changes))
+
+    def check(self, config: C) -> C:
+        """Refuse settings that cannot be run, by name."""
+        if config.method not in self.methods:
+            raise WarpgradError(
+                f"{self.name} has no method '{config.method}'; choose one of {', '.join(self.methods)}."
+            )
+        return config
+
+    @abstractmethod
+    def train(self, config: C, execution: Execution) -> int:
+        """Meta-train into the run directory, or take up the run there; returns the meta-steps done."""
+
+    @abstractmethod
+    def evaluate(self, config: C, directory: Path) -> dict[str, Any]:
+        """Test the run in `directory` on held-out tasks. JSON values: `metrics` (name -> number) and whatever
+        the page needs, per task."""
+
+    @abstractmethod
+    def page(self, groups: Sequence[Group], title: str) -> Page:
+        """The report of some runs of this experiment."""
+
+    @abstractmethod
+    def lines(self, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+        """The result as a table for the terminal: a header, and rows."""

@@ -1,0 +1,118 @@
+"""`reproduce`: a declared table of runs, done by N worker processes, taken up where it was left.
+
+Every cell is an ordinary run directory, made by the ordinary command, so each can be looked at, resumed and repeated
+alone. Cells that are finished are not run again.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warpgrad.engine.files import read_json
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.base import Config, Experiment, Group, Row, Table
+from warpgrad.experiments.runner import python_command, settings
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a table."""
+
+    row: Row
+    config: Config
+    directory: Path
+
+
+def cells(experiment: Experiment[Any], table: Table, root: Path, preset: str, seeds: int) -> list[Cell]:
+    """All runs of a table, seed by seed, so that a table that is cut short is complete for its first seeds."""
+    found = []
+    for seed in range(seeds):
+        for row in table.rows:
+            config = experiment.config(preset, **{**row.settings, "seed": seed})
+            name = "".join(letter if letter.isalnum() or letter in ".+-" else "-" for letter in row.label.lower())
+            found.append(Cell(row, config, root / f"{preset}-{name}-seed{seed}"))
+    return found
+
+
+def finished(experiment: Experiment[Any], cell: Cell) -> bool:
+    """Whether the run is there, whole, and under these very settings."""
+    if not all((cell.directory / name).exists() for name in ("summary.json", "evaluation.json", "config.json")):
+        return False
+    kept = read_json(cell.directory / "config.json")
+    return {name: value for name, value in kept.items() if name != "format"} == settings(experiment, cell.config)
+
+
+def run_cells(
+    experiment: Experiment[Any], todo: list[Cell], workers: int, say: Callable[[str], None]
+) -> list[tuple[Cell, str]]:
+    """Run cells in `workers` processes of one thread each; returns those that failed, with their last words."""
+    if workers < 1:
+        raise WarpgradError(f"workers={workers}: at least 1 process must work.")
+    waiting = list(todo)
+    active: dict[subprocess.Popen[str], tuple[Cell, float]] = {}
+    failed: list[tuple[Cell, str]] = []
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
+    done = 0
+    try:
+        while waiting or active:
+            while waiting and len(active) < workers:
+                cell = waiting.pop(0)
+                command = python_command(experiment, cell.config, cell.directory)
+                # A group of its own: Ctrl-C reaches the workers through us, once, and they save.
+                process = subprocess.Popen(
+                    command, env=environment, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                    start_new_session=True,
+                )  # fmt: skip
+                active[process] = (cell, time.monotonic())
+            for process in [process for process in active if process.poll() is not None]:
+                cell, began = active.pop(process)
+                words = process.communicate()[1].strip()
+                done += 1
+                took = time.monotonic() - began
+                if process.returncode == 0:
+                    say(f"[{done}/{len(todo)}] {cell.directory.name}: done in {took:.0f} s")
+                else:
+                    failed.append((cell, words.splitlines()[-1] if words else f"exit code {process.returncode}"))
+                    say(f"[{done}/{len(todo)}] {cell.directory.name}: FAILED: {failed[-1][1]}")
+            time.sleep(0.1)
+    except BaseException:
+        for process in active:
+            process.terminate()
+        for process in active:
+            process.wait()
+        raise
+    return failed
+
+
+def reproduce(
+    experiment: Experiment[Any], table: Table, root: Path, *, preset: str, seeds: int, workers: int
+) -> list[Group]:
+    """Run what is missing of a table; returns its rows with their runs."""
+    from warpgrad.report.runs import load_run
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    every = cells(experiment, table, root, preset, seeds)
+    todo = [cell for cell in every if not finished(experiment, cell)]
+    say(f"{table.name}: {len(every)} runs, {len(every) - len(todo)} of them finished, {workers} workers")
+    failed = run_cells(experiment, todo, workers, say)
+    if failed:
+        names = "; ".join(f"{cell.directory.name}: {words}" for cell, words in failed[:3])
+        raise WarpgradError(f"{len(failed)} of {len(every)} runs failed ({names}); mend that and repeat the command.")
+    return [
+        Group(
+            row.label,
+            tuple(load_run(cell.directory) for cell in every if cell.row is row),
+            tuple(read_json(cell.directory / "evaluation.json") for cell in every if cell.row is row),
+            row.paper,
+        )
+        for row in table.rows
+    ]

@@ -1,0 +1,146 @@
+"""A run from settings to summary: train, evaluate, write down what was done, with what, and how long it took."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from warpgrad.engine.files import read_json, write_json
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.base import C, Execution, Experiment
+from warpgrad.version import __version__
+
+
+def settings(experiment: Experiment[C], config: C) -> dict[str, Any]:
+    """The config as it stands in config.json."""
+    values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=str))
+    return {"experiment": experiment.name, **values}
+
+
+def default_directory(experiment: Experiment[C], config: C, root: Path = Path("runs")) -> Path:
+    """Where a run goes when nobody says: runs/EXPERIMENT/PRESET-METHOD-seedN."""
+    return root / experiment.name / f"{config.preset}-{config.method}-seed{config.seed}"
+
+
+def execute(experiment: Experiment[C], config: C, execution: Execution) -> dict[str, Any]:
+    """Train and evaluate; a finished run is not repeated. Returns the summary."""
+    check_device(config.device)
+    directory = execution.directory
+    steps = experiment.train(config, execution)
+    summary_path = directory / "summary.json"
+    if summary_path.exists() and (directory / "evaluation.json").exists():
+        summary: dict[str, Any] = read_json(summary_path)
+        if summary["steps"] == steps:
+            return summary
+    evaluation = evaluate(experiment, config, directory)
+    summary = {
+        "experiment": experiment.name,
+        "method": config.method,
+        "preset": config.preset,
+        "seed": config.seed,
+        "steps": steps,
+        "metrics": evaluation["metrics"],
+        "wall_seconds": training_seconds(directory),
+        "evaluation_seconds": evaluation["seconds"],
+        "versions": versions(),
+        "commit": commit(),
+        "hardware": hardware(),
+        "command": command(experiment, config),
+    }
+    write_json(summary_path, summary)
+    return summary
+
+
+def evaluate(experiment: Experiment[C], config: C, directory: Path) -> dict[str, Any]:
+    """Test a trained run and keep the result beside it."""
+    began = time.monotonic()
+    evaluation = experiment.evaluate(config, directory)
+    evaluation["seconds"] = time.monotonic() - began
+    write_json(directory / "evaluation.json", evaluation)
+    return evaluation
+
+
+def training_seconds(directory: Path) -> float:
+    """Time in meta-steps, over all processes that worked on the run."""
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    return float(sum(json.loads(line)["seconds"] for line in lines))
+
+
+def check_device(name: str) -> torch.device:
+    """The device, if this machine has it."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise WarpgradError(f"device '{name}' is not available here; use --device cpu.") from error
+    return device
+
+
+def command(experiment: Experiment[C], config: C) -> str:
+    """The command that makes this run, with every setting that differs from the preset."""
+    base = experiment.presets[config.preset]
+    words = ["warpgrad", "run", experiment.name, "--preset", config.preset]
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name != "preset" and value != getattr(base, field.name):
+            words += option(field.name, value)
+    return " ".join(words)
+
+
+def option(name: str, value: Any) -> list[str]:
+    """One setting as command-line words."""
+    flag = "--" + name.replace("_", "-")
+    if isinstance(value, bool):
+        return [flag if value else "--no-" + name.replace("_", "-")]
+    if isinstance(value, tuple | list):
+        return [flag, *(str(item) for item in value)]
+    return [flag, str(value)]
+
+
+def versions() -> dict[str, str]:
+    return {
+        "warpgrad": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def hardware() -> dict[str, Any]:
+    """What the numbers were made on."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    return {"cpu": model, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+
+
+def commit() -> str | None:
+    """The commit of the source tree, with a mark where it was changed; None outside a checkout."""
+    here = Path(__file__).parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
+        dirty = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"],
+            cwd=here, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
+
+
+def python_command(experiment: Experiment[C], config: C, directory: Path) -> list[str]:
+    """The same run as a process of its own."""
+    words = command(experiment, config).split(" ")[1:]
+    return [sys.executable, "-m", "warpgrad", *words, "--out", str(directory), "--quiet"]

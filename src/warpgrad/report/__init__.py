@@ -1,0 +1,64 @@
+"""From finished runs to what a person reads: statistics, figures, tables, and one self-contained page."""
+
+from warpgrad.report.blocks import (
+    Block,
+    Code,
+    Collapsible,
+    Heading,
+    Items,
+    KeyValues,
+    Note,
+    Paragraph,
+    Section,
+    Tile,
+    Tiles,
+)
+from warpgrad.report.charts import Reference, Series, curves
+from warpgrad.report.figures import appearances, canvas, house_style, save
+from warpgrad.report.images import Figure, Gallery
+from warpgrad.report.intervals import Interval
+from warpgrad.report.metric_curves import metric_figures
+from warpgrad.report.overview import run_page
+from warpgrad.report.page import Page
+from warpgrad.report.provenance import configuration, repetition
+from warpgrad.report.runs import Run, load_run
+from warpgrad.report.statistics import Difference, Estimate, mean_interval, paired_difference
+from warpgrad.report.tables import Column, Table, Value
+
+__all__ = [
+    "Block",
+    "Code",
+    "Collapsible",
+    "Column",
+    "Difference",
+    "Estimate",
+    "Figure",
+    "Gallery",
+    "Heading",
+    "Interval",
+    "Items",
+    "KeyValues",
+    "Note",
+    "Page",
+    "Paragraph",
+    "Reference",
+    "Run",
+    "Section",
+    "Series",
+    "Table",
+    "Tile",
+    "Tiles",
+    "Value",
+    "appearances",
+    "canvas",
+    "configuration",
+    "curves",
+    "house_style",
+    "load_run",
+    "mean_interval",
+    "metric_figures",
+    "paired_difference",
+    "repetition",
+    "run_page",
+    "save",
+]

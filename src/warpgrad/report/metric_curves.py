@@ -1,0 +1,126 @@
+"""Every metric that runs recorded, against their steps: one figure per metric, one curve per method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpgrad.report.charts import Series, curves
+from warpgrad.report.formatting import count
+from warpgrad.report.images import Figure
+from warpgrad.report.runs import Run
+from warpgrad.report.statistics import SEEDS_FOR_A_CLAIM
+
+_POINTS = 300
+"""Longer curves are averaged down to at most this many points: more would be noise on the page."""
+
+
+def is_number(value: Any) -> bool:
+    """Whether a metric can be drawn; a truth value is no measurement."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs of each method, methods in the order in which they first come."""
+    grouped: dict[str, list[Run]] = {}
+    for run in runs:
+        grouped.setdefault(run.method, []).append(run)
+    return grouped
+
+
+def metric_figures(runs: Sequence[Run]) -> list[Figure]:
+    """One figure for each metric that holds numbers, in the order in which the runs name them."""
+    names = dict.fromkeys(
+        name
+        for run in runs
+        for row in run.metrics
+        for name, value in row.items()
+        if name != "step" and is_number(value)
+    )
+    return [figure for figure in (_figure(name, runs) for name in names) if figure is not None]
+
+
+def _figure(metric: str, runs: Sequence[Run]) -> Figure | None:
+    series: list[Series] = []
+    sizes: list[int] = []
+    remarks: dict[str, list[str]] = {}
+    for method, own in by_method(runs).items():
+        tracks = [track for track in (_track(metric, run) for run in own) if track]
+        if not tracks:
+            continue
+        curve, remark = _curve(method, tracks)
+        for text in remark:
+            remarks.setdefault(text, []).append(method)
+        if curve is not None:
+            series.append(curve)
+            sizes.append(len(tracks))
+    if not series:
+        return None
+    image = curves(series, x_label="meta-step", y_label="", title=metric, log_y=_spans_decades(series), size=(4.3, 3.1))
+    names = [one.name for one in series]
+    caption = [_band(metric, sizes)]
+    for text, whose in remarks.items():
+        caption.append(f"{text}." if whose == names else f"{', '.join(whose)}: {text}.")
+    return Figure(image, f"{metric} against meta-steps for {', '.join(names)}.", " ".join(caption))
+
+
+def _band(metric: str, sizes: Sequence[int]) -> str:
+    """What line and band are, which depends on how many runs there are."""
+    few, many = min(sizes), max(sizes)
+    if many == 1:
+        return f"`{metric}`, one run per method."
+    how_many = f"{few} to {many} runs" if few < many else count(many, "run")
+    if few >= SEEDS_FOR_A_CLAIM:
+        return f"`{metric}`: median and inter-quartile range of {how_many} per method."
+    if many < SEEDS_FOR_A_CLAIM:
+        return f"`{metric}`: median and whole range of {how_many} per method."
+    return (
+        f"`{metric}`: median of {how_many} per method, with the inter-quartile range "
+        f"(whole range below {SEEDS_FOR_A_CLAIM} runs)."
+    )
+
+
+def _curve(method: str, tracks: Sequence[dict[float, float]]) -> tuple[Series | None, list[str]]:
+    """The curve over the steps that all runs share, and what the caption must say about it."""
+    steps = sorted(set(tracks[0]).intersection(*tracks))
+    remarks: list[str] = []
+    if any(len(track) > len(steps) for track in tracks):
+        remarks.append(f"Only the {count(len(steps), 'step')} that all runs recorded")
+    if not steps:
+        return None, remarks
+    samples = np.array([[track[step] for step in steps] for track in tracks])
+    lost = int(np.isnan(samples).sum())
+    if lost:
+        remarks.append(f"{count(lost, 'value')} not finite, left as gaps")
+    width = math.ceil(len(steps) / _POINTS)
+    if width > 1:
+        remarks.append(f"Each point is the mean of {width} steps")
+    return Series.quartiles(method, _averaged(np.array([steps]), width)[0], _averaged(samples, width)), remarks
+
+
+def _track(metric: str, run: Run) -> dict[float, float]:
+    """The metric by step; a value that is not finite is kept as NaN, so that it shows as a gap."""
+    return {
+        float(row["step"]): float(row[metric]) if math.isfinite(row[metric]) else math.nan
+        for row in run.metrics
+        if is_number(row.get(metric))
+    }
+
+
+def _averaged(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    """Means of `width` neighbours along the last axis; the last one takes what is left."""
+    starts = np.arange(0, values.shape[1], width)
+    sizes = np.diff(np.append(starts, values.shape[1]))
+    means: NDArray[np.float64] = np.add.reduceat(values, starts, axis=1) / sizes
+    return means
+
+
+def _spans_decades(series: Sequence[Series]) -> bool:
+    """Whether a logarithmic axis is needed to see the whole curve: all positive, over more than a hundredfold."""
+    values = np.concatenate([one.centre for one in series])
+    values = values[np.isfinite(values)]
+    return len(values) > 0 and bool(values.min() > 0) and bool(values.max() > 100 * values.min())

@@ -1,0 +1,117 @@
+"""A page for runs of any experiment: what came out, the curves, the settings, and how to repeat each number.
+
+Pages about one experiment are built by that experiment, from the same blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from warpgrad.errors import WarpgradError
+from warpgrad.report.blocks import (
+    Block,
+    Collapsible,
+    Heading,
+    Note,
+    Section,
+    Tile,
+    Tiles,
+    flattened,
+)
+from warpgrad.report.formatting import count, duration, shared_digits
+from warpgrad.report.images import Figure, Gallery
+from warpgrad.report.metric_curves import by_method, is_number, metric_figures
+from warpgrad.report.page import Page
+from warpgrad.report.provenance import UNKNOWN, configuration, repetition, steps_of, time_of
+from warpgrad.report.runs import Run
+from warpgrad.report.statistics import mean_interval
+from warpgrad.report.tables import Cell, Column, Table, Value
+
+
+def run_page(runs: Sequence[Run]) -> Page:
+    """One page for these runs, grouped by experiment and preset."""
+    if not runs:
+        raise WarpgradError("a report needs at least one run directory.")
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(f"{run.experiment}, {run.preset} preset", []).append(run)
+    methods = ", ".join(by_method(runs))
+    if len(groups) == 1:
+        page = Page(next(iter(groups)), f"{count(len(runs), 'run')}: {methods}.")
+        return page.add(*(Section(title, blocks) for title, blocks in _parts(runs)))
+    page = Page(f"{len(groups)} experiments", f"{count(len(runs), 'run')}: {methods}.")
+    for title, own in groups.items():
+        section = Section(title)
+        for heading, blocks in _parts(own):
+            section.add(Heading(heading), *blocks)
+        page.add(section)
+    return page
+
+
+def _parts(runs: Sequence[Run]) -> list[tuple[str, list[Block]]]:
+    parts: list[tuple[str, list[Block]]] = [("Results", _results(runs))]
+    curves = metric_figures(runs)
+    if curves:
+        parts.append(("Curves", [Gallery(curves)]))
+    figures = _figures(runs)
+    if figures:
+        parts.append(("Figures", figures))
+    parts.append(("Configuration", configuration(runs)))
+    parts.append(("How to repeat it", repetition(runs)))
+    return parts
+
+
+def _results(runs: Sequence[Run]) -> list[Block]:
+    methods = by_method(runs)
+    metrics = list(dict.fromkeys(name for run in runs for name in _final(run)))
+    # One number of digits for a whole column, so that its values can be compared at a glance.
+    digits = {name: shared_digits(*(final[name] for final in map(_final, runs) if name in final)) for name in metrics}
+    rows = [
+        [method, len(own), steps_of(own), time_of(own), *(_cell(own, name, digits[name]) for name in metrics)]
+        for method, own in methods.items()
+    ]
+    seconds = [run.summary["wall_seconds"] for run in runs if is_number(run.summary.get("wall_seconds"))]
+    tiles = [
+        Tile("Runs", str(len(runs)), f"preset `{runs[0].preset}`"),
+        Tile("Methods", str(len(methods))),
+        Tile("Meta-seeds", str(len({run.seed for run in runs}))),
+        Tile("Wall time, all runs", duration(sum(seconds)) if seconds else UNKNOWN),
+    ]
+    columns: list[Column | str] = ["Method", "Runs", "Steps", Column("Wall time", "per run"), *metrics]
+    notes = [Note(f"{run.name}: {note}", "warning") for run in runs for note in run.notes]
+    return [Tiles(tiles), Table(columns, rows, "Final metrics: the mean over meta-seeds."), *notes]
+
+
+def _final(run: Run) -> dict[str, float]:
+    values = flattened(run.summary.get("metrics") or {})
+    return {name: float(value) for name, value in values.items() if is_number(value)}
+
+
+def _cell(runs: Sequence[Run], metric: str, digits: int | None) -> Cell:
+    found = [(run, _final(run)[metric]) for run in runs if metric in _final(run)]
+    if not found:
+        return None
+    lost = sum(not math.isfinite(value) for _, value in found)
+    if lost:
+        return f"not finite in {lost} of {count(len(found), 'run')}"
+    # Two runs of one meta-seed are no more independent than two of its tasks are.
+    nested: dict[Any, dict[Any, float]] = {}
+    for run, value in found:
+        nested.setdefault(run.seed, {})[run.path] = value
+    return Value.of(mean_interval(nested, name=metric), digits=digits)
+
+
+def _figures(runs: Sequence[Run]) -> list[Block]:
+    folded: list[Block] = []
+    for run in runs:
+        figures: list[Figure] = []
+        for file in run.figures:
+            try:
+                figures.append(Figure(file.read_bytes(), f"{file.stem}, {run.name}.", f"{file.stem}, {run.name}."))
+            except WarpgradError as error:
+                raise WarpgradError(f"{file}: {error}") from error
+        if figures:
+            folded.append(Collapsible(run.name, [Gallery(figures)], open=len(runs) == 1))
+    return folded

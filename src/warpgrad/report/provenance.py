@@ -1,0 +1,108 @@
+"""Where numbers come from: the settings of runs, and all that is needed to repeat them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from warpgrad.report.blocks import Block, Code, Collapsible, KeyValues, Note, Paragraph, flattened, shown
+from warpgrad.report.formatting import count, duration
+from warpgrad.report.metric_curves import by_method, is_number
+from warpgrad.report.runs import Run
+from warpgrad.report.tables import Cell, Column, Table
+
+UNKNOWN = "not recorded"
+
+_HASH = re.compile("[0-9a-f]{7,64}")
+
+
+def configuration(runs: Sequence[Run]) -> list[Block]:
+    """What all runs share once, and what differs between them run by run."""
+    configs = [{name: shown(value) for name, value in flattened(run.config).items()} for run in runs]
+    names = list(dict.fromkeys(name for config in configs for name in config))
+    shared = {name: configs[0].get(name) for name in names if len({config.get(name) for config in configs}) == 1}
+    varied = [name for name in names if name not in shared]
+    whose = "all runs" if len(runs) > 1 else "the run"
+    blocks: list[Block] = [Collapsible(f"{count(len(shared), 'setting')} of {whose}", [KeyValues(shared)])]
+    if varied:
+        columns = [Column("Run", words=True), *(Column(name) for name in varied)]
+        rows: list[list[Cell]] = [
+            [run.name, *(config.get(name) for name in varied)] for run, config in zip(runs, configs, strict=True)
+        ]
+        table = Table(columns, rows, "Settings that are not the same in all runs.")
+        blocks.append(Collapsible(f"{count(len(varied), 'setting')} that differ", [table]))
+    return blocks
+
+
+def repetition(runs: Sequence[Run]) -> list[Block]:
+    """Command, seed, preset, commit, versions, hardware and wall time of every run."""
+    places: dict[str, tuple[str, dict[str, Any]]] = {}
+    rows: list[list[Cell]] = []
+    changed = 0
+    for run in runs:
+        place = {"versions": run.summary.get("versions", UNKNOWN), "hardware": run.summary.get("hardware", UNKNOWN)}
+        letter, _ = places.setdefault(shown(place), (f"E{len(places) + 1}", place))
+        commit = str(run.summary.get("commit") or UNKNOWN)
+        changed += commit != UNKNOWN and _HASH.fullmatch(commit) is None
+        rows.append(
+            [
+                run.method,
+                str(run.seed),
+                run.preset,
+                steps_of([run]),
+                time_of([run]),
+                f"`{_short(commit)}`",
+                letter,
+                f"`{run.path.name}`",
+            ]
+        )
+    columns: list[Column | str] = [
+        "Method",
+        "Seed",
+        "Preset",
+        "Steps",
+        "Wall time",
+        "Commit",
+        "Environment",
+        Column("Run directory", words=True),
+    ]
+    blocks: list[Block] = [
+        Paragraph("Check out the commit, install the versions of the environment, and give the command."),
+        Table(columns, rows, "Where each number comes from."),
+    ]
+    if changed:
+        blocks.append(Note(f"{count(changed, 'run')} made from source that differs from the commit.", "warning"))
+    blocks += [
+        Code("\n".join(_command(run) for run in own), f"{method}, {count(len(own), 'command')}")
+        for method, own in by_method(runs).items()
+    ]
+    blocks += [Collapsible(f"Environment {letter}", [KeyValues(place)]) for letter, place in places.values()]
+    return blocks
+
+
+def _short(commit: str) -> str:
+    """The beginning of the hash, and whatever mark follows it: that the source was changed must not be cut off."""
+    return re.sub(r"^([0-9a-f]{12})[0-9a-f]*", r"\1", commit)
+
+
+def _command(run: Run) -> str:
+    command = run.summary.get("command")
+    if not command:
+        return f"# {run.name}: the command was not recorded"
+    return shlex.join(command) if isinstance(command, list) else str(command)
+
+
+def steps_of(runs: Sequence[Run]) -> str:
+    """The number of meta-steps, or their range."""
+    steps = sorted({run.summary["steps"] for run in runs if is_number(run.summary.get("steps"))})
+    if not steps:
+        return UNKNOWN
+    return str(steps[0]) if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
+
+
+def time_of(runs: Sequence[Run]) -> str:
+    """The mean wall time of a run."""
+    seconds = [run.summary["wall_seconds"] for run in runs if is_number(run.summary.get("wall_seconds"))]
+    return duration(sum(seconds) / len(seconds)) if seconds else UNKNOWN

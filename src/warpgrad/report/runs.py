@@ -1,0 +1,125 @@
+"""Reading a run directory, the contract between running and reporting.
+
+config.json      every setting
+metrics.jsonl    one object per meta-step, with "step" in it; append-only
+summary.json     experiment, method, preset, seed, steps, metrics (of the final evaluation), wall_seconds,
+                 versions, commit, hardware, command
+figures/         PNG and SVG
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warpgrad.errors import WarpgradError
+
+_REQUIRED = ("experiment", "method", "preset", "seed")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run."""
+
+    path: Path
+    config: dict[str, Any]
+    summary: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    notes: tuple[str, ...] = ()
+    """What had to be left out on reading; a report says it."""
+
+    @property
+    def experiment(self) -> str:
+        return str(self.summary["experiment"])
+
+    @property
+    def method(self) -> str:
+        return str(self.summary["method"])
+
+    @property
+    def preset(self) -> str:
+        return str(self.summary["preset"])
+
+    @property
+    def seed(self) -> int | str:
+        seed: int | str = self.summary["seed"]
+        return seed
+
+    @property
+    def name(self) -> str:
+        """For people: method, preset and seed."""
+        return f"{self.method}, {self.preset} preset, seed {self.seed}"
+
+    @property
+    def figures(self) -> list[Path]:
+        """The images in `figures/`, by name."""
+        folder = self.path / "figures"
+        return sorted(file for file in folder.glob("*") if file.suffix.lower() in (".png", ".svg"))
+
+
+def load_run(path: Path) -> Run:
+    """Read a run directory. A last line of `metrics.jsonl` that was cut off is left out, and said in `notes`."""
+    if not path.is_dir():
+        raise WarpgradError(f"{path} is not a run directory; give the folder that `warpgrad run` wrote.")
+    config = _object(path / "config.json", "it holds the run's settings; start the run again with --fresh")
+    summary = _object(
+        path / "summary.json", "the run is not finished; give its command again and it goes on where it stopped"
+    )
+    missing = [name for name in _REQUIRED if name not in summary]
+    if missing:
+        raise WarpgradError(
+            f"{path / 'summary.json'} does not say {', '.join(missing)}; start the run again with --fresh."
+        )
+    if not isinstance(summary.get("metrics", {}), dict):
+        raise WarpgradError(f"{path / 'summary.json'} has metrics that are not named numbers; mend it by hand.")
+    metrics, notes = _metrics(path / "metrics.jsonl")
+    return Run(path, config, summary, metrics, notes)
+
+
+def _read(file: Path, remedy: str) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        raise WarpgradError(f"{file} is missing: {remedy}.") from None
+    except OSError as error:
+        raise WarpgradError(f"{file} cannot be read: {error.strerror or error}.") from error
+
+
+def _object(file: Path, remedy: str) -> dict[str, Any]:
+    data = _read(file, remedy)
+    try:
+        value = json.loads(data)
+    except ValueError as error:
+        raise WarpgradError(
+            f"{file} is not valid JSON ({error}); restore it, or start the run again with --fresh."
+        ) from error
+    if not isinstance(value, dict):
+        raise WarpgradError(f"{file} holds a {type(value).__name__} instead of an object of named values.")
+    return value
+
+
+def _metrics(file: Path) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    data = _read(file, "it holds the run's metrics; start the run again with --fresh")
+    lines = data.split(b"\n")
+    metrics: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            known = isinstance(row, dict) and isinstance(row.get("step"), int | float)
+            problem = None if known else 'no object with a number as its "step"'
+        except ValueError as error:
+            row, problem = None, str(error)
+        if problem is None:
+            metrics.append(row)
+        # Every whole line ends in a newline, so only what follows the last one can be half a line.
+        elif number == len(lines):
+            return metrics, (f"The last line of {file.name} was cut off while it was written; it is left out.",)
+        else:
+            raise WarpgradError(
+                f"{file}, line {number} is damaged ({problem}); remove that line, or start the run again with --fresh."
+            )
+    return metrics, ()

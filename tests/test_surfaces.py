@@ -1,0 +1,148 @@
+"""The surfaces of App. D, their minima, and descent on them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import warpgrad as wg
+from warpgrad.experiments.minima import minima, reached
+from warpgrad.experiments.synthetic import COLUMNS, Synthetic, SyntheticConfig, Test, build, descend
+from warpgrad.tasks.surfaces import Position, ResidualOmega, SurfaceFamily, draw_coefficients, surface
+
+
+def by_hand(x1, x2, s, a, b, peaks=False):
+    third = x2 if peaks else x1
+    return (
+        b[0] * (a[0] - x1) ** 2 * math.exp(-(x1**2) - (x2 + a[1]) ** 2)
+        - b[1] * (x1 / s - x1**3 - x2**5) * math.exp(-(x1**2) - x2**2)
+        - b[2] * math.exp(-((x1 + a[2]) ** 2) - third**2)
+    )
+
+
+@pytest.mark.parametrize("peaks", [False, True])
+def test_the_surface_is_the_printed_formula(peaks):
+    s, a, b = 4, (1, -1, 0), (3, -2, 5)
+    coefficients = torch.tensor([s, *a, *b, int(peaks)], dtype=torch.float64)
+    for x1, x2 in [(0.3, -0.7), (-1.2, 0.4), (2.0, 1.5)]:
+        found = surface(torch.tensor([x1, x2], dtype=torch.float64), coefficients)
+        assert float(found) == pytest.approx(by_hand(x1, x2, s, a, b, peaks), abs=1e-14)
+
+
+def test_coefficients_are_drawn_from_the_stated_sets():
+    drawn = torch.stack([draw_coefficients(seed) for seed in range(600)])
+    assert set(drawn[:, 0].tolist()) == set(range(1, 11))
+    assert set(drawn[:, 1:4].flatten().tolist()) == {-1, 0, 1}
+    assert set(drawn[:, 4:7].flatten().tolist()) == set(range(-5, 6))
+    assert torch.equal(draw_coefficients(5), draw_coefficients(5))
+
+
+def test_a_meta_batch_is_one_surface_from_several_starts():
+    batch = SurfaceFamily().meta_batch(3, 4)
+    assert len({id(task) for task in batch}) == 1
+    assert not torch.equal(batch[0].coefficients, SurfaceFamily().meta_batch(4, 4)[0].coefficients)
+    learner = wg.Learner(Position(ResidualOmega()), warp="omega", start={"theta": "fresh"})
+    starts = torch.stack([learner.start(key)["theta"] for key in range(400)])
+    assert float(starts.abs().max()) < 3.0
+    assert float(starts.abs().max()) > 2.9
+    assert float(starts.mean()) == pytest.approx(0.0, abs=0.2)
+
+
+def test_minima_of_surfaces_with_known_ones():
+    """−b3 exp(−(x1+a3)² − x2²), alone, has one minimum; a ridge in x1 alone has none; a flat surface has none."""
+    peaks = torch.tensor([1.0, 0, 0, 1, 0, 0, 5, 1])
+    ridge = torch.tensor([1.0, 0, 0, 1, 0, 0, 5, 0])
+    flat = torch.tensor([1.0, 0, 0, 0, 0, 0, 0, 0])
+    one, none, nothing = minima(torch.stack([peaks, ridge, flat]))
+    torch.testing.assert_close(one, torch.tensor([[-1.0, 0.0]], dtype=torch.float64), atol=1e-8, rtol=0)
+    assert len(none) == len(nothing) == 0
+    hits = reached(torch.tensor([[-1.05, 0.02], [-1.2, 0.0]]), one)
+    assert hits.tolist() == [True, False]
+
+
+def test_every_minimum_found_is_one_and_none_is_missed():
+    """Against long plain descents: whatever they settle in, in the inside of the square, must be in the list."""
+    coefficients = torch.stack([draw_coefficients(seed) for seed in range(12)]).double()
+    found = minima(coefficients)
+    draw = torch.Generator().manual_seed(0)
+    for own, points in zip(coefficients, found, strict=True):
+        for point in points:
+            curvature = torch.func.jacrev(torch.func.grad(surface))(point, own)
+            assert torch.linalg.eigvalsh(curvature).min() > 0
+            assert torch.func.grad(surface)(point, own).norm() < 1e-8
+        place = 4 * torch.rand(40, 2, generator=draw, dtype=torch.float64) - 2
+        for _ in range(3000):
+            place = place - 0.02 * torch.vmap(torch.func.grad(surface), (0, None))(place, own)
+        curvature = torch.vmap(torch.func.jacrev(torch.func.grad(surface)), (0, None))(place, own)
+        strict = torch.linalg.eigvalsh(curvature)[:, 0] > 0.05
+        settled = torch.vmap(torch.func.grad(surface), (0, None))(place, own).norm(dim=1) < 1e-6
+        settled &= strict & (place.abs().amax(dim=1) < 2.9)
+        if settled.any():
+            assert reached(place[settled], points).all()
+
+
+def test_descend_is_plain_gradient_descent():
+    coefficients = torch.stack([draw_coefficients(seed) for seed in range(3)])
+    starts = torch.tensor([[0.5, 0.3], [-1.0, 0.2], [0.1, -0.9]])
+    found = descend(None, wg.SGD(0.1), starts, coefficients, 20)
+    place = starts.clone()
+    for k in range(21):
+        place.requires_grad_()
+        heights = surface(place, coefficients)
+        torch.testing.assert_close(found.heights[k], heights.detach())
+        torch.testing.assert_close(found.thetas[k], place.detach())
+        place = (place - 0.1 * torch.autograd.grad(heights.sum(), place)[0]).detach()
+
+
+def test_an_untrained_warp_is_plain_descent_in_every_column():
+    """Ω starts as the identity: nothing is shifted, nothing is bent."""
+    config = SyntheticConfig(test_surfaces=5, test_starts=3, steps=10)
+    test = Test(config, build(config).learner)
+    columns, matched = test.descents()
+    assert set(columns) == set(COLUMNS)
+    assert matched.all()
+    for name in ("warp", "warp_matched", "gd_shifted"):
+        torch.testing.assert_close(columns[name].heights, columns["gd"].heights, rtol=1e-5, atol=1e-6)
+    metrics = test.result()["metrics"]
+    assert metrics["mean_shift"] == 0.0
+    assert metrics["orientation_kept"] == 1.0
+
+
+def test_matched_starts_begin_where_gradient_descent_begins():
+    config = SyntheticConfig(test_surfaces=4, test_starts=5, steps=2)
+    method = build(config)
+    torch.nn.init.normal_(method.learner.module.omega.g[2].weight, std=0.05)
+    test = Test(config, method.learner)
+    columns, matched = test.descents()
+    assert matched.all()
+    torch.testing.assert_close(test.omega(columns["warp_matched"].thetas[0]), test.x0, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(columns["gd_shifted"].thetas[0], test.omega(test.x0))
+    torch.testing.assert_close(columns["gd_shifted"].heights[0], columns["warp"].heights[0])
+
+
+def test_the_paper_preset_is_the_papers():
+    config = Synthetic().presets["paper"]
+    stated = {"meta_steps": 100, "starts": 10, "steps": 100, "lr": 0.1, "hidden": 30, "form": "printed"}
+    assert {name: getattr(config, name) for name in stated} == stated
+    module = build(config).learner.module
+    assert [type(layer).__name__ for layer in module.omega.g] == ["Linear", "Tanh", "Linear"]
+    assert module.omega.g[0].out_features == 30
+    assert config.objective == "exact"
+    assert (config.test_surfaces, config.test_starts) == (200, 10)
+    assert next(table for table in Synthetic.tables if table.name == "synthetic").seeds == 10
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(wg.WarpgradError, match="form='flat' is unknown"):
+        SurfaceFamily("flat")
+    for changes, words in [
+        ({"steps": 0}, "steps=0: it must be at least 1"),
+        ({"meta_lr": 0.0}, "meta_lr=0.0"),
+        ({"method": "sgd"}, "synthetic has no method 'sgd'"),
+    ]:
+        with pytest.raises(wg.WarpgradError, match=words):
+            Synthetic().config("paper", **changes)
+    with pytest.raises(wg.WarpgradError, match="no preset 'huge'; choose one of paper, small"):
+        Synthetic().config("huge")
