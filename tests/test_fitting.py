@@ -138,7 +138,7 @@ def test_groups_have_their_own_optimisers_and_clipping():
     theta = learner.theta0["0.weight"].detach().clone()
     update("rule", {"lr": torch.tensor(50.0)})
     update("theta0", {"0.weight": torch.ones_like(theta)})
-    assert float(rule.meta["lr"]) == pytest.approx(0.019)
+    assert rule.meta["lr"].item() == pytest.approx(0.019)
     assert torch.equal(learner.theta0["0.weight"], theta)
     with pytest.raises(wg.NonFiniteError, match=r"meta-gradient of phi parameter '1.weight' is not finite"):
         update("phi", {"1.weight": torch.full((32, 32), float("inf"))})

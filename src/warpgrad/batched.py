@@ -65,9 +65,13 @@ class BatchedAdaptation(Adaptation):
     def update(
         self, gradient: Mapping[str, Tensor], state: Mapping[str, Tensor], theta: Mapping[str, Tensor]
     ) -> tuple[Tensors, Tensors]:
-        # Mapped, not broadcast: a rule may take a norm over one task's gradient.
-        meta = self.rule.meta
-        return self.per_task(lambda *own: self.rule.update(*own, meta), gradient, state, theta)
+        if self.rule.elementwise:
+            return self.rule.update(gradient, state, theta, self.rule.meta)
+
+        def one(own_gradient: Tensors, own_state: Tensors, own_theta: Tensors) -> tuple[Tensors, Tensors]:
+            return self.rule.update(own_gradient, own_state, own_theta, self.rule.meta)
+
+        return self.per_task(one, gradient, state, theta)
 
     def check_finite(self, loss: Tensor, what: str, k: Step) -> None:
         finite = torch.isfinite(loss)
@@ -76,7 +80,7 @@ class BatchedAdaptation(Adaptation):
             raise non_finite(self.tasks[place], what, loss[place].item(), self._steps(k)[place])
 
     def per_task(self, function: Callable[..., T], *arguments: Any) -> T:
-        return cast(T, vmap(function)(*arguments))
+        return vmap(function)(*arguments)
 
     def _steps(self, k: Step) -> tuple[int, ...]:
         return (k,) * self.size if isinstance(k, int) else k

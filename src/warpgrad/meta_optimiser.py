@@ -84,8 +84,8 @@ class MetaOptimiser:
     def load_state(self, state: Mapping[str, Any]) -> None:
         for group, item in self.optimisers.items():
             item.load_state_dict(state["optimisers"][group])
-        for item, own in zip(self.schedules, state["schedules"], strict=True):
-            item.load_state_dict(own)
+        for schedule, own in zip(self.schedules, state["schedules"], strict=True):
+            schedule.load_state_dict(own)
 
 
 def check_finite(group: str, gradient: Mapping[str, Tensor]) -> None:

@@ -47,7 +47,8 @@ def gradients(
         raise WarpgradError(
             f"{what} depends on none of {names}: compute it from the model's output without detaching it."
         )
-    found = torch.autograd.grad(loss, flat, create_graph=create_graph, allow_unused=True)
+    # With allow_unused, entries may be None, whatever torch's annotation says.
+    found: Sequence[Tensor | None] = torch.autograd.grad(loss, flat, create_graph=create_graph, allow_unused=True)
     result: list[Tensors] = []
     place = iter(found)
     for group in groups:

@@ -101,8 +101,8 @@ def _table(group: Group) -> Section:
         ),
         Note(
             f"Coverage: Ω(θ0) = x0 could be solved, by Newton's method and then path following, for {total - failures} "
-            f"of {total} starts ({failures} failures, left out of the matched comparison). Ω moves a start by {shift:.2f} on average and keeps orientation "
-            f"(det DΩ > 0) at {kept:.1%} of the starts."
+            f"of {total} starts ({failures} failures, left out of the matched comparison). Ω moves a start by "
+            f"{shift:.2f} on average and keeps orientation (det DΩ > 0) at {kept:.1%} of the starts."
         ),
     ]
     return Section("All columns", [Table(columns, rows, "The same surfaces and starts for every row."), *notes])

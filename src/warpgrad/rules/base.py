@@ -28,6 +28,10 @@ class Learned:
 class Rule(ABC):
     """One update rule. Subclasses hold settings only; all that changes is in the state or in `meta`."""
 
+    elementwise = False
+    """Whether `update` treats every entry of θ by itself, so that stacked tasks can be updated as they are. A rule that
+    takes a norm over θ, or that has a state without θ's shape, must leave this False."""
+
     def __init__(self) -> None:
         self.meta: Tensors = {}
         """ρ: the rule's own meta-parameters; leaves that a meta-optimiser may update in place."""

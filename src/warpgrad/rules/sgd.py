@@ -19,6 +19,8 @@ class SGD(Rule):
     part of m' that this step's gradient contributes is differentiated.
     """
 
+    elementwise = True
+
     def __init__(
         self,
         lr: float | Learned,
