@@ -189,9 +189,33 @@ def test_a_stopped_run_says_how_to_go_on(tmp_path, number, code):
             break
         time.sleep(0.02)
     job.send_signal(number)
-    words_said = job.communicate(timeout=60)[1]
+    try:
+        words_said = job.communicate(timeout=60)[1]
+    finally:
+        job.kill()
     assert job.returncode == code
     assert "Traceback" not in words_said
     if number == signal.SIGINT:
         assert "run the same command to go on" in words_said
     assert list((run / "checkpoints").glob("step-*.safetensors"))
+
+
+def test_a_stopped_table_stops_its_workers_and_goes_on(tmp_path):
+    root = tmp_path / "table"
+    words = ["reproduce", "synthetic", "--seeds", "1", "--workers", "1", "--out", str(root)]
+    job = subprocess.Popen([sys.executable, "-m", "warpgrad", *words], stderr=subprocess.PIPE, text=True)
+    metrics = root / "paper-warpgrad-seed0" / "metrics.jsonl"
+    began = time.monotonic()
+    while time.monotonic() - began < 60 and not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 2):
+        time.sleep(0.05)
+    job.send_signal(signal.SIGINT)
+    try:
+        words_said = job.communicate(timeout=60)[1]
+    finally:
+        job.kill()
+    assert job.returncode == 130
+    assert "run the same command to go on" in words_said
+    assert list(metrics.parent.glob("checkpoints/step-*.safetensors"))
+    saved = metrics.read_bytes()
+    time.sleep(1)
+    assert metrics.read_bytes() == saved, "the worker is still running"

@@ -7,6 +7,7 @@ alone. Cells that are finished are not run again.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.engine.files import read_json
+from warpgrad.engine.interrupts import Interrupted, Interrupts
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Config, Experiment, Group, Row, Table
 from warpgrad.experiments.runner import python_command, settings
@@ -58,37 +60,39 @@ def run_cells(
     waiting = list(todo)
     active: dict[subprocess.Popen[str], tuple[Cell, float]] = {}
     failed: list[tuple[Cell, str]] = []
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
-    done = 0
     try:
-        while waiting or active:
-            while waiting and len(active) < workers:
-                cell = waiting.pop(0)
-                command = python_command(experiment, cell.config, cell.directory)
-                # A group of its own: Ctrl-C reaches the workers through us, once, and they save.
-                process = subprocess.Popen(
-                    command, env=environment, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                    start_new_session=True,
-                )  # fmt: skip
-                active[process] = (cell, time.monotonic())
-            for process in [process for process in active if process.poll() is not None]:
-                cell, began = active.pop(process)
-                words = process.communicate()[1].strip()
-                done += 1
-                took = time.monotonic() - began
-                if process.returncode == 0:
-                    say(f"[{done}/{len(todo)}] {cell.directory.name}: done in {took:.0f} s")
-                else:
-                    failed.append((cell, words.splitlines()[-1] if words else f"exit code {process.returncode}"))
-                    say(f"[{done}/{len(todo)}] {cell.directory.name}: FAILED: {failed[-1][1]}")
-            time.sleep(0.1)
-    except BaseException:
+        with Interrupts():
+            while waiting or active:
+                while waiting and len(active) < workers:
+                    cell = waiting.pop(0)
+                    active[_started(python_command(experiment, cell.config, cell.directory))] = (cell, time.monotonic())
+                for process in [process for process in active if process.poll() is not None]:
+                    cell, began = active.pop(process)
+                    words = process.communicate()[1].strip().splitlines()
+                    place = f"[{len(todo) - len(waiting) - len(active)}/{len(todo)}] {cell.directory.name}"
+                    if process.returncode == 0:
+                        say(f"{place}: done in {time.monotonic() - began:.0f} s")
+                    else:
+                        failed.append((cell, words[-1] if words else f"exit code {process.returncode}"))
+                        say(f"{place}: FAILED: {failed[-1][1]}")
+                time.sleep(0.1)
+    except Interrupted as error:
         for process in active:
             process.terminate()
         for process in active:
             process.wait()
-        raise
+        if error.number == signal.SIGTERM:
+            raise SystemExit(128 + signal.SIGTERM) from error
+        raise KeyboardInterrupt from error
     return failed
+
+
+def _started(command: list[str]) -> subprocess.Popen[str]:
+    """A worker of one thread. It has a session of its own, so that Ctrl-C reaches it through us, once, and it saves."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
+    return subprocess.Popen(
+        command, env=environment, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    )
 
 
 def reproduce(

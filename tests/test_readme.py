@@ -1,0 +1,37 @@
+"""What the README promises is run as it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.slow
+def test_the_twenty_lines_run_and_help(capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    names: dict = {}
+    exec(compile(code, "README.md", "exec"), names)
+    before, after = (float(value) for value in re.findall(r"'loss': ([\d.]+)", capsys.readouterr().out))
+    assert after < 0.5 * before
+    assert type(names["fitted"]).__name__ == "Sequential"
+    assert len([line for line in code.splitlines() if line.strip()]) <= 22
+
+
+def test_every_file_that_the_documents_name_exists():
+    for document in [ROOT / "README.md", *ROOT.glob("docs/*.md"), ROOT / "examples" / "README.md"]:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name} names {target}"
+
+
+def test_the_map_of_the_paper_names_files_that_exist():
+    package = ROOT / "src" / "warpgrad"
+    text = (package / "README.md").read_text()
+    named = re.findall(r"`([a-z_]+(?:/[a-z_]*)?(?:\.py)?)`", text)
+    paths = [name for name in named if "/" in name or name.endswith(".py")]
+    assert len(paths) > 30
+    for name in paths:
+        assert (package / name).exists(), name
