@@ -50,8 +50,15 @@ def examples(test: Test, columns: dict[str, Descent], places: list[int]) -> list
 
 
 def clearest(test: Test, columns: dict[str, Descent], matched: Tensor, count: int) -> list[int]:
-    """One start each of the surfaces on which descent through Ω ends furthest below plain descent."""
-    gain = torch.where(matched, columns["gd"].heights[-1] - columns["warp_matched"].heights[-1], -torch.inf)
+    """One start each of the surfaces on which descent through Ω ends furthest below plain descent.
+
+    Only starts from which both descents stay inside the square that is drawn.
+    """
+    with torch.no_grad():
+        paths = torch.cat([columns["gd"].thetas, test.omega(columns["warp_matched"].thetas)])
+    inside = (paths.abs() <= EDGE).all(dim=-1).all(dim=0)
+    drops = columns["gd"].heights[-1] - columns["warp_matched"].heights[-1]
+    gain = torch.where(matched & inside, drops, -torch.inf)
     starts = test.config.test_starts
     best = gain.reshape(-1, starts).max(dim=1)
     surfaces = best.values.argsort(descending=True)[:count]
@@ -90,11 +97,9 @@ def _surface_3d(figure: Canvas, where: tuple[int, int, int], test: Test, example
 
 
 def _path_3d(axes: object, path: NDArray[np.float64], heights: NDArray[np.float64], colour: str) -> None:
-    inside = np.abs(path).max(axis=1) <= EDGE
-    axes.plot(path[inside, 0], path[inside, 1], heights[inside], color=colour, linewidth=1.6, zorder=5)  # type: ignore[attr-defined]
+    axes.plot(*path.T, heights, color=colour, linewidth=1.6, zorder=5)  # type: ignore[attr-defined]
     axes.scatter(*path[:1].T, heights[:1], color=colour, s=14, zorder=6)  # type: ignore[attr-defined]
-    if inside[-1]:
-        axes.scatter(*path[-1:].T, heights[-1:], color=colour, s=34, marker="*", zorder=6)  # type: ignore[attr-defined]
+    axes.scatter(*path[-1:].T, heights[-1:], color=colour, s=34, marker="*", zorder=6)  # type: ignore[attr-defined]
 
 
 def task_grid(shown: list[Example], columns: int = 4) -> bytes:

@@ -40,6 +40,8 @@ from warpgrad.report import (
     repetition,
 )
 from warpgrad.report.blocks import Block
+from warpgrad.report.formatting import between, count, number
+from warpgrad.report.statistics import Difference
 from warpgrad.report.tables import Cell
 
 
@@ -48,7 +50,7 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
     runs = [run for group in groups for run in group.runs]
     seeds = len({run.seed for run in runs})
     subtitle = (
-        f"Synthetic experiment (App. D), preset {runs[0].preset}, {seeds} meta-seeds, "
+        f"Synthetic experiment (App. D), preset {runs[0].preset}, {count(seeds, 'meta-seed')}, "
         f"{runs[0].config['test_surfaces']} surfaces × {runs[0].config['test_starts']} starts each."
     )
     page = Page(title, subtitle)
@@ -66,11 +68,9 @@ def _headline(group: Group) -> Section:
     raw, shift = found["shift and geometry"].mean, found["shift of the start"].mean
     share = f"{shift / raw:.0%} of it is shift" if raw > 0 else "there is none to divide"
     tiles = [
-        Tile("Geometry, both from x0", found["geometry, from x0"].cell(), "loss lower than gradient descent's by"),
-        Tile(
-            "Geometry, both from Ω(x0)", found["geometry, from Ω(x0)"].cell(), "loss lower than gradient descent's by"
-        ),
-        Tile("Raw advantage, θ0 = x0", found["shift and geometry"].cell(), share),
+        _tile("Geometry, both from x0", found["geometry, from x0"], "lower than gradient descent"),
+        _tile("Geometry, both from Ω(x0)", found["geometry, from Ω(x0)"], "lower than gradient descent"),
+        _tile("Raw advantage, θ0 = x0", found["shift and geometry"], share),
     ]
     sentences = [Paragraph(found[item.label].sentence()) for item in COMPARISONS]
     explained = Paragraph(
@@ -79,6 +79,12 @@ def _headline(group: Group) -> Section:
         "descent from x0; and **shifted**, WarpGrad begins at θ0 = x0 against gradient descent from Ω(x0)."
     )
     return Section("What is geometry, and what is not", [Tiles(tiles), explained, *sentences])
+
+
+def _tile(label: str, found: Difference, detail: str) -> Tile:
+    ends = between(found.interval.low, found.interval.high, 3, signed=True) if found.interval.bounded else "no interval"
+    badge = "; indicative" if found.indicative else ""
+    return Tile(label, number(found.mean, 3, signed=True), f"{ends}; {detail}{badge}")
 
 
 def _table(group: Group) -> Section:
@@ -133,7 +139,8 @@ def _pictures(run: Run) -> list[Section]:
         Figure(
             surfaces_3d(test, chosen),
             "Three surfaces in 3-D, warped above and native below, with both descents.",
-            f"{words} Chosen: the three held-out surfaces of seed {run.seed} where WarpGrad gains most.",
+            f"{words} Chosen: the three held-out surfaces of seed {run.seed} where WarpGrad gains most "
+            "without leaving the square.",
         ),
         Figure(
             task_grid(plain),
