@@ -86,6 +86,15 @@ def test_report_writes_a_page(run, tmp_path):
         assert words in text
 
 
+def test_the_report_of_a_run_renders_in_a_browser(run, tmp_path, browser):
+    page = tmp_path / "page.html"
+    assert warpgrad("report", str(run), "--out", str(page)).returncode == 0
+    seen, console = browser(page)
+    assert console == []
+    assert 'data-ready="true"' in seen
+    assert seen.count("<img") >= 4
+
+
 def test_reproduce_runs_what_is_missing_and_builds_the_table(tmp_path):
     root = tmp_path / "table"
     words = ["reproduce", "synthetic", "--preset", "small", "--seeds", "1", "--workers", "2", "--out", str(root)]

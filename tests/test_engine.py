@@ -287,6 +287,22 @@ def test_schedules_and_callbacks_see_every_meta_step():
     assert seen == [(step, step - 1) for step in range(1, 7)]
 
 
+def test_tensorboard_events_hold_the_metrics(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    _, records = train(str(tmp_path / "run"), 3, tensorboard=True)
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    shown = [(event.step, event.value) for event in events.Scalars("meta_loss")]
+    assert shown == [(place + 1, pytest.approx(record["meta_loss"], rel=1e-6)) for place, record in enumerate(records)]
+
+
+def test_tensorboard_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(wg.WarpgradError, match=r"TensorBoard is not installed: pip install 'warpgrad\[tensorboard\]'"):
+        train(str(tmp_path / "run"), 1, tensorboard=True)
+
+
 def test_settings_that_make_no_sense_are_refused():
     for options, words in [
         ({"meta_steps": 0}, "meta_steps=0"),

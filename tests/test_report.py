@@ -6,8 +6,6 @@ import io
 import itertools
 import json
 import math
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -641,30 +639,6 @@ def test_no_runs_are_no_report():
 
 
 # In a browser
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    names = ("chromium", "chromium-browser", "google-chrome")
-    program = next(filter(None, map(shutil.which, names)), None)
-    if program is None:
-        pytest.skip(f"needs a browser: none of {', '.join(names)} is on PATH (apt-get install chromium)")
-
-    def visit(path):
-        """The page after its script ran, and what the browser had to say about it."""
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-        options += [
-            "--disable-component-update",
-            "--disable-sync",
-            "--disable-dev-shm-usage",
-            "--enable-logging=stderr",
-        ]
-        profile = f"--user-data-dir={tmp_path_factory.mktemp('profile')}"
-        command = [program, *options, profile, "--v=0", "--dump-dom", path.as_uri()]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-
-    return visit
 
 
 def test_the_page_runs_in_a_browser_without_a_word_on_the_console(browser, tmp_path, png):
