@@ -52,20 +52,11 @@ def oscillator_task(seed: int) -> wg.SupervisedTask:
     return wg.SupervisedTask(*series(8), F.mse_loss, meta=series(8), test=series(32))
 
 
-def score(learner: wg.Learner) -> tuple[float, float]:
-    """Mean held-out loss of new tasks before the first step and after step K."""
-    curves = []
-    for index in range(HELD_OUT):
-        task = oscillator_task(fold(SEED, "held out", index))
-        _, curve = wg.adapt(learner, task, rule=RULE, steps=STEPS, curve=True, test_every=STEPS)
-        curves.append([scores["loss"] for scores in curve.scores])
-    start, end = torch.tensor(curves).mean(0).tolist()
-    return start, end
-
-
 def main(meta_steps: int = 150) -> dict[str, float]:
     torch.manual_seed(SEED)
     model = Forecaster()
+    new_tasks = [oscillator_task(fold(SEED, "held out", index)) for index in range(HELD_OUT)]
+    score = partial(wg.score, tasks=new_tasks, rule=RULE, steps=STEPS)
     plain = score(wg.Learner(model, warp=()))
     learner = wg.Learner(model, warp="gru.*_l1")
     before = score(learner)
@@ -81,11 +72,11 @@ def main(meta_steps: int = 150) -> dict[str, float]:
         seed=SEED,
     )
     after = score(learner)
-    print(f"loss on {HELD_OUT} new oscillators      step 0     step {STEPS}")
-    print(f"new model, every layer adapts  {plain[0]:7.3f}   {plain[1]:8.3f}")
-    print(f"before meta-training           {before[0]:7.3f}   {before[1]:8.3f}")
-    print(f"after {meta_steps:4} meta-steps          {after[0]:7.3f}   {after[1]:8.3f}")
-    return {"plain": plain[1], "before": before[1], "after": after[1], "after_start": after[0]}
+    print(f"{HELD_OUT} new oscillators, {STEPS} steps")
+    rows = {"new model, every layer adapts": plain, "before meta-training": before, "after meta-training": after}
+    for name, scores in rows.items():
+        print(f"{name:<30} ", "  ".join(f"{key} {value:.3f}" for key, value in scores.items()))
+    return {name: scores["loss"] for name, scores in zip(("plain", "before", "after"), rows.values(), strict=True)}
 
 
 if __name__ == "__main__":

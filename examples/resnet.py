@@ -63,26 +63,16 @@ def image_task(seed: int) -> wg.SupervisedTask:
         noise = 0.5 * torch.randn(len(labels), 3, 16, 16, generator=draw)
         return torch.stack(shifted) + colours + noise, labels
 
-    return wg.SupervisedTask(*images(5), F.cross_entropy, meta=images(5), test=images(20))
-
-
-def score(learner: wg.Learner) -> tuple[float, float]:
-    """Mean held-out loss and accuracy of new tasks after K steps; what `adapt` returns is an ordinary ResNet."""
-    results = []
-    for index in range(HELD_OUT):
-        task = image_task(fold(SEED, "held out", index))
-        fitted = wg.adapt(learner, task, rule=RULE, steps=STEPS)
-        [(x, y)] = task.test_batches()
-        with torch.no_grad():
-            logits = fitted(x)
-        results.append([F.cross_entropy(logits, y), (logits.argmax(1) == y).float().mean()])
-    loss, accuracy = torch.tensor(results).mean(0).tolist()
-    return loss, accuracy
+    return wg.SupervisedTask(
+        *images(5), F.cross_entropy, metrics={"accuracy": wg.accuracy}, meta=images(5), test=images(20)
+    )
 
 
 def main(meta_steps: int = 50) -> dict[str, float]:
     torch.manual_seed(SEED)
     model = ResNet()
+    new_tasks = [image_task(fold(SEED, "held out", index)) for index in range(HELD_OUT)]
+    score = partial(wg.score, tasks=new_tasks, rule=RULE, steps=STEPS)
     plain = score(wg.Learner(model, warp=(), batch_norm="batch"))
     learner = wg.Learner(model, warp="layer*.conv2", batch_norm="batch")
     before = score(learner)
@@ -98,11 +88,11 @@ def main(meta_steps: int = 50) -> dict[str, float]:
         seed=SEED,
     )
     after = score(learner)
-    print(f"{HELD_OUT} new image tasks, {STEPS} steps        loss   accuracy")
-    print(f"new model, every layer adapts  {plain[0]:7.3f}   {plain[1]:8.1%}")
-    print(f"before meta-training           {before[0]:7.3f}   {before[1]:8.1%}")
-    print(f"after {meta_steps:4} meta-steps          {after[0]:7.3f}   {after[1]:8.1%}")
-    return {"plain": plain[0], "before": before[0], "after": after[0], "accuracy": after[1]}
+    print(f"{HELD_OUT} new image tasks, {STEPS} steps")
+    rows = {"new model, every layer adapts": plain, "before meta-training": before, "after meta-training": after}
+    for name, scores in rows.items():
+        print(f"{name:<30} ", "  ".join(f"{key} {value:.3f}" for key, value in scores.items()))
+    return {name: scores["loss"] for name, scores in zip(("plain", "before", "after"), rows.values(), strict=True)}
 
 
 if __name__ == "__main__":

@@ -46,26 +46,16 @@ def translation_task(seed: int) -> wg.SupervisedTask:
         x = torch.randint(SYMBOLS, (count, LENGTH), generator=draw)
         return x, alphabet[x.flip(1)]
 
-    return wg.SupervisedTask(*sequences(16), F.cross_entropy, meta=sequences(16), test=sequences(64))
-
-
-def score(learner: wg.Learner) -> tuple[float, float]:
-    """Mean held-out loss and accuracy of new tasks after K steps; what `adapt` returns is an ordinary module."""
-    results = []
-    for index in range(HELD_OUT):
-        task = translation_task(fold(SEED, "held out", index))
-        fitted = wg.adapt(learner, task, rule=RULE, steps=STEPS)
-        [(x, y)] = task.test_batches()
-        with torch.no_grad():
-            logits = fitted(x)
-        results.append([F.cross_entropy(logits, y), (logits.argmax(1) == y).float().mean()])
-    loss, accuracy = torch.tensor(results).mean(0).tolist()
-    return loss, accuracy
+    return wg.SupervisedTask(
+        *sequences(16), F.cross_entropy, metrics={"accuracy": wg.accuracy}, meta=sequences(16), test=sequences(64)
+    )
 
 
 def main(meta_steps: int = 80) -> dict[str, float]:
     torch.manual_seed(SEED)
     model = Translator()
+    new_tasks = [translation_task(fold(SEED, "held out", index)) for index in range(HELD_OUT)]
+    score = partial(wg.score, tasks=new_tasks, rule=RULE, steps=STEPS)
     plain = score(wg.Learner(model, warp=()))
     learner = wg.Learner(model, warp="encoder")
     before = score(learner)
@@ -80,11 +70,11 @@ def main(meta_steps: int = 80) -> dict[str, float]:
         seed=SEED,
     )
     after = score(learner)
-    print(f"{HELD_OUT} new alphabets, {STEPS} steps          loss   accuracy")
-    print(f"new model, every layer adapts  {plain[0]:7.3f}   {plain[1]:8.1%}")
-    print(f"before meta-training           {before[0]:7.3f}   {before[1]:8.1%}")
-    print(f"after {meta_steps:4} meta-steps          {after[0]:7.3f}   {after[1]:8.1%}")
-    return {"plain": plain[0], "before": before[0], "after": after[0], "accuracy": after[1]}
+    print(f"{HELD_OUT} new alphabets, {STEPS} steps")
+    rows = {"new model, every layer adapts": plain, "before meta-training": before, "after meta-training": after}
+    for name, scores in rows.items():
+        print(f"{name:<30} ", "  ".join(f"{key} {value:.3f}" for key, value in scores.items()))
+    return {name: scores["loss"] for name, scores in zip(("plain", "before", "after"), rows.values(), strict=True)}
 
 
 if __name__ == "__main__":

@@ -103,6 +103,10 @@ def test_reproduce_runs_what_is_missing_and_builds_the_table(tmp_path):
     assert "1 runs, 0 of them finished" in done.stderr
     assert "geometry, from x0" in done.stdout
     assert (root / "index.html").exists()
+    assert {path.name for path in (root / "figures").iterdir()} >= {
+        "surfaces-and-descents-1.png",
+        "loss-against-step-1.png",
+    }
     (row,) = json.loads((tmp_path / "record.json").read_text())
     assert row["config"]["seed"] == 0
     assert "loss/gd" in row["summary"]["metrics"]

@@ -148,11 +148,13 @@ def reproduce(words: list[str]) -> None:
         raise WarpgradError(f"seeds={seeds}: at least 1 seed must be run.")
     root = given.out or Path("runs") / table.name
     groups = reproduce_table(experiment, table, root, preset=preset, seeds=seeds, workers=given.workers)
-    page = experiment.page(groups, table.title).write(root / "index.html")
+    page = experiment.page(groups, table.title)
+    page.write(root / "index.html")
+    page.write_figures(root / "figures")
     if given.record is not None:
         _record(given.record, groups)
     _print_table(experiment, groups, f"{table.title} (preset {preset}, {seeds} seeds)")
-    print(f"page: {page}")
+    print(f"page: {root / 'index.html'}")
 
 
 @dataclass(frozen=True)

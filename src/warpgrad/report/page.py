@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Self
 
 from warpgrad.engine.files import write_bytes
 from warpgrad.report.blocks import Outline, Section, rendered
+from warpgrad.report.images import Figure, image_type
 from warpgrad.report.markup import Markup, element, inline
 from warpgrad.version import __version__
 
@@ -64,6 +66,18 @@ class Page:
         # A file name that is no valid text must not cost the whole report.
         write_bytes(path, self.html().encode("utf-8", errors="replace"))
         return path
+
+    def write_figures(self, directory: Path) -> list[Path]:
+        """Write every figure of the sections to a file of its own, named after its section and place in it."""
+        written = []
+        for section in self.sections:
+            figures = [block for block in section.blocks if isinstance(block, Figure)]
+            for place, figure in enumerate(figures, start=1):
+                name = re.sub(r"\W+", "-", section.title.lower()).strip("-")
+                ending = image_type(figure.image).removeprefix("image/").removesuffix("+xml")
+                written.append(directory / f"{name}-{place}.{ending}")
+                write_bytes(written[-1], figure.image)
+        return written
 
 
 def _contents(outline: Outline) -> Markup:

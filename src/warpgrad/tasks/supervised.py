@@ -18,8 +18,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def accuracy(prediction: Tensor, target: Tensor) -> Tensor:
-    """Fraction of examples whose largest output is the target class."""
-    return (prediction.argmax(dim=-1) == target).float().mean()
+    """Fraction of targets hit by the largest output; classes are in dimension 1, as cross-entropy has them."""
+    return (prediction.argmax(dim=1) == target).float().mean()
 
 
 class SupervisedTask(Task):
