@@ -245,6 +245,9 @@ def test_dropout_is_keyed_and_leaves_the_callers_random_state_alone():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
+    unkeyed = learner.bind(learner.start(0), {})
+    assert not torch.equal(unkeyed(ones), unkeyed(ones))
+    torch.manual_seed(5)
     wg.adapt(learner, task, rule=wg.SGD(0.1), steps=2)
     assert torch.equal(torch.rand(3), expected)
 

@@ -115,10 +115,14 @@ class Learner:
         buffers: Mapping[str, Tensor],
         *,
         phi: Mapping[str, Tensor] | None = None,
-        key: int = 0,
+        key: int | None = None,
         training: bool = True,
     ) -> Forward:
-        """The model at θ, φ and buffers, to be called like the module itself."""
+        """The model at θ, φ and buffers, to be called like the module itself.
+
+        With a key, dropout masks are functions of it, drawn by seeding torch's global generator; without one they
+        come from that generator as it is.
+        """
         return Forward(self, theta, self.phi if phi is None else phi, buffers, key, training)
 
     def adapted(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
@@ -162,7 +166,7 @@ class Forward:
     """A learner bound to θ, φ and buffers: a pure function that is called like the module.
 
     Buffers pass from call to call within one loss and are read from `buffers` afterwards; the tensors
-    that were bound are never written to. The n-th call of a bound learner always draws the same dropout masks.
+    that were bound are never written to. With a key, the n-th call always draws the same dropout masks.
     """
 
     def __init__(
@@ -171,7 +175,7 @@ class Forward:
         theta: Mapping[str, Tensor],
         phi: Mapping[str, Tensor],
         buffers: Mapping[str, Tensor],
-        key: int,
+        key: int | None,
         training: bool,
     ) -> None:
         self.learner = learner
@@ -186,7 +190,7 @@ class Forward:
         # Normalisation layers write to the buffers they are given, so they are given copies.
         buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
         learner._modes.apply(self._training)
-        if self._training:
+        if self._training and self._key is not None:
             seed_global(learner.device, fold(self._key, self._calls))
         self._calls += 1
         output = functional_call(learner.module, {**self._weights, **buffers}, args, kwargs, tie_weights=learner._tied)

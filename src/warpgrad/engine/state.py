@@ -76,8 +76,9 @@ class TrainingState:
 
 def weights(method: Method) -> Weights:
     """All that was meta-learned: the module (θ0, φ, buffers), the rule's parameters, the prior's."""
+    module = method.learner.module
     return {
-        "module": dict(method.learner.module.state_dict()),
+        "module": {**dict(module.named_parameters()), **dict(module.named_buffers())},
         "rule": dict(method.rule.meta),
         "prior": dict(method.initialiser.meta),
     }
