@@ -10,6 +10,7 @@ from warpgrad.report.statistics import Difference, Estimate, mean_interval, pair
 
 NAMES = {
     "gd": "gradient descent from x0",
+    "gd_tuned": "gradient descent from x0, tuned step",
     "warp_matched": "WarpGrad from Ω(θ0) = x0",
     "warp": "WarpGrad from θ0 = x0",
     "gd_shifted": "gradient descent from Ω(x0)",
@@ -33,6 +34,7 @@ COMPARISONS = (
     Comparison("geometry, from Ω(x0)", "gd_shifted", "warp", "both begin at Ω(x0) on the surface"),
     Comparison("shift of the start", "gd", "gd_shifted", "plain descent, with its start moved by Ω"),
     Comparison("shift and geometry", "gd", "warp", "what a user sees: θ0 = x0 for both"),
+    Comparison("geometry, tuned step", "gd_tuned", "warp_matched", "both begin at x0; plain descent at its best step"),
     Comparison("against momentum", "momentum", "warp", "θ0 = x0 for both"),
     Comparison("against Adam", "adam", "warp", "θ0 = x0 for both"),
 )
