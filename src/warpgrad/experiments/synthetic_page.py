@@ -76,8 +76,9 @@ def _headline(group: Group) -> Section:
     explained = Paragraph(
         "Ω moves the place where descent begins, and bends the path from there. Only the second is geometry. So the "
         "warp is compared twice at equal starts: **matched**, WarpGrad begins at θ0 with Ω(θ0) = x0 against gradient "
-        "descent from x0; and **shifted**, WarpGrad begins at θ0 = x0 against gradient descent from Ω(x0). A geometry may do no more than "
-        "shorten steps where surfaces are steep, so gradient descent with its best step size is one more control."
+        "descent from x0; and **shifted**, WarpGrad begins at θ0 = x0 against gradient descent from Ω(x0). A geometry "
+        "may do no more than shorten steps where surfaces are steep, so gradient descent with its best step size is "
+        "one more control."
     )
     return Section("What is geometry, and what is not", [Tiles(tiles), explained, *sentences])
 
