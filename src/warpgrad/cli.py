@@ -27,6 +27,7 @@ warpgrad {version}: Warped Gradient Descent
   warpgrad evaluate RUN            test a run again, with other test settings if you like
   warpgrad report RUN...           one self-contained HTML page about some runs
   warpgrad reproduce TABLE         run what is missing of a table of the paper, and build it
+  warpgrad data COMMAND            prepare the public data sets, draw alphabets, look at them
   warpgrad demo                    the synthetic experiment end to end, in a few minutes
 
 'warpgrad COMMAND --help' tells the options."""
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _dispatch(words: list[str]) -> int:
-    from warpgrad import commands
+    from warpgrad import commands, data_commands
 
     table: dict[str, Callable[[list[str]], None]] = {
         "list": commands.list_experiments,
@@ -54,6 +55,7 @@ def _dispatch(words: list[str]) -> int:
         "evaluate": commands.evaluate,
         "report": commands.report,
         "reproduce": commands.reproduce,
+        "data": data_commands.data,
         "demo": commands.demo,
     }
     if not words or words[0] in ("-h", "--help", "help"):

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -87,14 +88,19 @@ def check_device(name: str) -> torch.device:
 
 
 def command(experiment: Experiment[C], config: C) -> str:
-    """The command that makes this run, with every setting that differs from the preset."""
+    """The command that makes this run, to be typed into a shell."""
+    return shlex.join(["warpgrad", *command_words(experiment, config)])
+
+
+def command_words(experiment: Experiment[C], config: C) -> list[str]:
+    """The run as words, with every setting that differs from the preset."""
     base = experiment.presets[config.preset]
-    words = ["warpgrad", "run", experiment.name, "--preset", config.preset]
+    words = ["run", experiment.name, "--preset", config.preset]
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.name != "preset" and value != getattr(base, field.name):
             words += option(field.name, value)
-    return " ".join(words)
+    return words
 
 
 def option(name: str, value: Any) -> list[str]:
@@ -142,5 +148,5 @@ def commit() -> str | None:
 
 def python_command(experiment: Experiment[C], config: C, directory: Path) -> list[str]:
     """The same run as a process of its own."""
-    words = command(experiment, config).split(" ")[1:]
+    words = command_words(experiment, config)
     return [sys.executable, "-m", "warpgrad", *words, "--out", str(directory), "--quiet"]

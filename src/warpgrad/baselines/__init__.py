@@ -1,0 +1,6 @@
+"""What the paper compares with, beside the rules and initialisers: methods that need more than those parts."""
+
+from warpgrad.baselines.finetuning import HeadedTask, JointTraining, MultiHeaded
+from warpgrad.baselines.kfac import KFAC, KFACAdaptation
+
+__all__ = ["KFAC", "HeadedTask", "JointTraining", "KFACAdaptation", "MultiHeaded"]

@@ -1,0 +1,203 @@
+"""Experiment 2.8: meta-reinforcement learning in a maze (§4.3 c.1, App. I).
+
+    warpgrad run maze --method warp-rnn --preset small
+    warpgrad reproduce maze --preset small --seeds 4 --workers 2
+
+Each episode hides the goal elsewhere; an agent must find it, remember it, and return to it from wherever it is sent.
+An update is one batch of 30 episodes: θ moves on every batch, φ on every 30th (Algorithm 3, in-place objective,
+C = multi-task). Agents without a warp have θ alone. The paper's "episodes" are updates.
+
+| method                                        | θ                                | φ                          |
+|-----------------------------------------------|----------------------------------|----------------------------|
+| `warp-rnn`                                    | RNN and heads                    | meta-LSTM that gates them  |
+| `rnn`                                         | RNN and heads                    |                            |
+| `hyperrnn`                                    | the network of `warp-rnn`, whole |                            |
+| `t-nets-rnn`                                  | RNN and heads                    | three linear projections   |
+| `hebbian`, `simple-`, `retroactive-modulation`| RNN with plastic weights, heads  |                            |
+| `memoryless`                                  | one layer and heads, for reference |                          |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from warpgrad.algorithms import Continual
+from warpgrad.engine.run_directory import newest_checkpoint
+from warpgrad.engine.state import load_learner
+from warpgrad.engine.training import meta_train
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.base import Config, Execution, Experiment, Group, Row, Table
+from warpgrad.experiments.maze_evaluation import evaluated, mean_return
+from warpgrad.experiments.runner import settings
+from warpgrad.initialisers import MultiTask
+from warpgrad.keys import fold
+from warpgrad.learner import Learner
+from warpgrad.maze import AGENTS, WARPED, AgentOptions, Maze, build_learner
+from warpgrad.method import Method
+from warpgrad.objectives import InPlace
+from warpgrad.rules import SGD
+from warpgrad.tasks.reinforcement import ActorCritic, EpisodeFamily, episode_seeds
+
+if TYPE_CHECKING:
+    from warpgrad.report.page import Page
+
+
+@dataclass(frozen=True)
+class MazeConfig(Config):
+    """Settings of the maze experiment; the defaults are the paper's, where it states them."""
+
+    method: str = "warp-rnn"
+    meta_steps: int = 200_000
+    """Updates of θ, each on one batch of episodes."""
+    episodes: int = 30
+    """Episodes per update."""
+    warp_every: int = 30
+    """η, updates of θ per update of φ."""
+    lr: float = 1e-3
+    """Adam's step size for θ; the plasticity authors ran 1e-4."""
+    meta_lr: float = 1e-3
+    """Adam's step size for φ."""
+    clip: float = 4.0
+    """Largest norm of the gradient of θ, and of φ; ours."""
+    size: int = 11
+    """Cells along each side of the maze."""
+    length: int = 200
+    """Time steps of an episode."""
+    reward: float = 10.0
+    """For reaching the goal."""
+    wall_penalty: float = 0.0
+    """For walking into a wall."""
+    discount: float = 0.9
+    """γ."""
+    value: float = 0.1
+    """Coefficient of the critic's loss."""
+    entropy: float = 0.03
+    """Coefficient of Σ π²."""
+    hidden: int = 100
+    """Units of the RNN."""
+    context: int = 100
+    """Units of the meta-LSTM (warp-rnn, hyperrnn)."""
+    gate_bias: float | None = None
+    """Start of a learned bias of the gates (warp-rnn, hyperrnn); the paper has none: gates then start nearly shut."""
+    transform: Literal["identity", "drawn"] = "identity"
+    """Start of the projections (t-nets-rnn); the paper does not say."""
+    validate_every: int = 100
+    """Updates between two points of the learning curve."""
+    validation_episodes: int = 60
+    """Episodes per point of the learning curve, never trained on and the same every time."""
+    test_episodes: int = 300
+    """Held-out episodes of the final score."""
+
+
+PRESETS: Mapping[str, MazeConfig] = MappingProxyType(
+    {"paper": MazeConfig(), "small": MazeConfig(preset="small", meta_steps=20_000)}
+)
+
+ROWS = (
+    Row("Warp-RNN", {"method": "warp-rnn"}, paper=160.0),
+    Row("RNN", {"method": "rnn"}),
+    Row("HyperRNN", {"method": "hyperrnn"}),
+    Row("T-Nets-RNN", {"method": "t-nets-rnn"}),
+    Row("Hebbian", {"method": "hebbian"}),
+    Row("Simple modulation", {"method": "simple-modulation"}),
+    Row("Retroactive modulation", {"method": "retroactive-modulation"}),
+    Row("Memoryless", {"method": "memoryless"}),
+)
+
+GATES = tuple(
+    Row(f"{name}, {words}", {"method": method, "gate_bias": bias})
+    for name, method in (("Warp-RNN", "warp-rnn"), ("HyperRNN", "hyperrnn"))
+    for words, bias in (("gates as printed", None), ("gates open", 1.0))
+)
+
+
+class MazeNavigation(Experiment[MazeConfig]):
+    name = "maze"
+    section = "§4.3 (c.1), App. I"
+    summary = "find a hidden goal and return to it: reinforcement learning with a warped RNN"
+    methods = tuple(AGENTS)
+    presets = PRESETS
+    tables = (
+        Table("maze", "Return in the maze", "maze", ROWS, seeds=10),
+        Table("maze-gates", "Return in the maze, by how far the gates are open at the start", "maze", GATES, seeds=4),
+    )
+
+    def check(self, config: MazeConfig) -> MazeConfig:
+        counts = ("meta_steps", "episodes", "warp_every", "hidden", "context", "validate_every", "validation_episodes",
+                  "test_episodes")  # fmt: skip
+        for name in counts:
+            if getattr(config, name) < 1:
+                raise WarpgradError(f"{name}={getattr(config, name)}: it must be at least 1.")
+        for name in ("lr", "meta_lr", "clip"):
+            if not getattr(config, name) > 0:
+                raise WarpgradError(f"{name}={getattr(config, name)}: it must be greater than 0.")
+        maze_of(config)
+        return super().check(config)
+
+    def train(self, config: MazeConfig, execution: Execution) -> int:
+        method = build(config)
+        held_out = episode_seeds(config.validation_episodes, config.seed, "validation")
+
+        def validate(learner: Learner) -> dict[str, float]:
+            return {"return": mean_return(learner, held_out)}
+
+        records = meta_train(
+            method.learner,
+            EpisodeFamily(config.episodes, ActorCritic(config.discount, config.value, config.entropy)),
+            algorithm=Continual(tasks=1, batches=config.warp_every),
+            rule=method.rule,
+            objective=method.objective,
+            initialiser=method.initialiser,
+            optimiser={
+                "theta0": partial(torch.optim.Adam, lr=config.lr),
+                "phi": partial(torch.optim.Adam, lr=config.meta_lr),
+            },
+            clip=config.clip,
+            meta_steps=config.meta_steps,
+            seed=config.seed,
+            validate=validate,
+            validate_every=config.validate_every,
+            run=execution.directory,
+            config=settings(self, config),
+            fresh=execution.fresh,
+            tensorboard=execution.tensorboard,
+            progress=execution.progress,
+        )
+        return len(records)
+
+    def evaluate(self, config: MazeConfig, directory: Path) -> dict[str, Any]:
+        learner = load_learner(build(config), newest_checkpoint(directory))
+        return evaluated(learner, episode_seeds(config.test_episodes, config.seed, "test"))
+
+    def page(self, groups: Sequence[Group], title: str) -> Page:
+        from warpgrad.experiments.maze_page import build_page  # needs matplotlib, which is slow to import
+
+        return build_page(groups, title)
+
+    def lines(self, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+        from warpgrad.experiments.maze_results import result_lines
+
+        return result_lines(groups)
+
+
+def maze_of(config: MazeConfig) -> Maze:
+    return Maze(config.size, config.length, config.reward, config.wall_penalty)
+
+
+def build(config: MazeConfig) -> Method:
+    """The agent in its maze, with weights drawn by the seed, and how it learns.
+
+    The rule's step is never kept: in Algorithm 3 the one θ of the stream moves by C alone.
+    """
+    options = AgentOptions(config.hidden, config.context, config.gate_bias, config.transform)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(fold(config.seed, "weights"))
+        learner = build_learner(config.method, maze_of(config), options, config.device)
+    return Method(learner, SGD(config.lr), InPlace() if config.method in WARPED else None, MultiTask())

@@ -1,0 +1,84 @@
+"""What the maze experiment claims: mean returns, paired differences over the same episodes, and learning curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpgrad.experiments.base import Group
+from warpgrad.report.statistics import Difference, Estimate, mean_interval, paired_difference
+
+BASELINE = "RNN"
+POINTS = 100
+"""Learning curves are averaged down to at most this many points."""
+
+
+def returns(group: Group, which: str = "agent") -> dict[int, dict[int, float]]:
+    """seed -> held-out episode -> return."""
+    return {
+        int(run.seed): dict(enumerate(evaluation["returns"][which]))
+        for run, evaluation in zip(group.runs, group.evaluations, strict=True)
+    }
+
+
+def mean_of(group: Group, which: str = "agent") -> Estimate:
+    return mean_interval(returns(group, which), name=group.label)
+
+
+def owed_to_memory(group: Group) -> Difference:
+    """What is lost when the hidden state is taken away before every step."""
+    return paired_difference(
+        returns(group), returns(group, "forgetting"), names=(group.label, f"{group.label} without its state")
+    )
+
+
+def baseline_of(groups: Sequence[Group]) -> Group | None:
+    """The plain RNN, where it is among the groups and ran on the same seeds as all others."""
+    seeds = {frozenset(run.seed for run in group.runs) for group in groups}
+    found = [group for group in groups if group.label == BASELINE]
+    return found[0] if found and len(groups) > 1 and len(seeds) == 1 else None
+
+
+def over_baseline(group: Group, baseline: Group) -> Difference:
+    return paired_difference(returns(group), returns(baseline), names=(group.label, baseline.label))
+
+
+def metric(group: Group, name: str) -> float | None:
+    """The mean of a metric over the runs that have it."""
+    values = [evaluation["metrics"][name] for evaluation in group.evaluations if name in evaluation["metrics"]]
+    return float(np.mean(values)) if values else None
+
+
+def learning_curves(group: Group) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Updates [points], and the return on validation episodes [runs, points], up to where the shortest run got."""
+    tracks = [
+        [(row["step"] + 1, row["validation/return"]) for row in run.metrics if "validation/return" in row]
+        for run in group.runs
+    ]
+    length = min(len(track) for track in tracks)
+    if length == 0:
+        return np.empty(0), np.empty((len(tracks), 0))
+    values = np.array([track[:length] for track in tracks], dtype=np.float64)
+    bins = np.array_split(np.arange(length), min(length, POINTS))
+    updates = np.array([values[0, own, 0].mean() for own in bins])
+    return updates, np.stack([values[:, own, 1].mean(axis=1) for own in bins], axis=1)
+
+
+def result_lines(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+    """The table for the terminal."""
+    baseline = baseline_of(groups)
+    header = ["agent", "return [95 % interval]", "state reset at every step", "first find | later finds", "size of θ"]
+    rows = []
+    for group in groups:
+        first, later = (metric(group, name) for name in ("steps/first_find", "steps/later_finds"))
+        times = " | ".join("–" if value is None else f"{value:.1f}" for value in (first, later))
+        row = [group.label, mean_of(group).cell(1), mean_of(group, "forgetting").cell(1), times]
+        row.append(f"{metric(group, 'parameters/task'):.0f}")
+        if baseline is not None:
+            row.append("" if group is baseline else over_baseline(group, baseline).cell(1))
+        rows.append(row)
+    for label, which in (("wandering without memory", "wandering"), ("random moves", "random")):
+        rows.append([label, mean_of(groups[0], which).cell(1), *[""] * (len(rows[0]) - 2)])
+    return [*header, f"over {BASELINE}"] if baseline is not None else header, rows

@@ -1,0 +1,66 @@
+"""Which alphabets an experiment runs on: Omniglot's where they have been prepared, else the drawn ones.
+
+A name is always written down with a result. Drawn alphabets are called drawn, never Omniglot.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from warpgrad.data import ImageStore, open_store, prepare_drawn
+from warpgrad.data.archives import VARIABLE
+from warpgrad.data.header import FILE
+from warpgrad.errors import WarpgradError
+
+OMNIGLOT, DRAWN = "omniglot", "drawn"
+STORES = Path("data")
+"""Where prepared data sets go, beside runs/, when nobody says."""
+
+_NAMES = {"Omniglot": OMNIGLOT, "drawn alphabets": DRAWN}
+
+
+def prepared(name: str) -> Path | None:
+    """A prepared data set of this name: in the folder prepared/ of WARPGRAD_DATA, or in data/."""
+    folders = [Path(named).expanduser() / "prepared"] if (named := os.environ.get(VARIABLE)) else []
+    return next((folder / name for folder in (*folders, STORES) if (folder / name / FILE).is_file()), None)
+
+
+def chosen_data(data: str | None) -> str:
+    """What `data` means: itself, or where it is None Omniglot if it has been prepared, else the drawn alphabets."""
+    if data is not None:
+        return data
+    return OMNIGLOT if prepared(OMNIGLOT) is not None else DRAWN
+
+
+def open_data(data: str | None) -> ImageStore:
+    """The store that `data` names: `omniglot`, `drawn` (made the first time it is asked for), or a folder."""
+    data = chosen_data(data)
+    if data == OMNIGLOT:
+        found = prepared(OMNIGLOT)
+        if found is None:
+            raise WarpgradError(
+                "there is no prepared Omniglot here: make it with 'warpgrad data prepare omniglot', name a prepared "
+                "folder with --data, or run on the drawn alphabets with --data drawn."
+            )
+        return open_store(found)
+    if data == DRAWN:
+        return open_store(prepared(DRAWN) or _draw(STORES / DRAWN))
+    return open_store(Path(data).expanduser())
+
+
+def data_name(store: ImageStore) -> str:
+    """What results on this store are called after."""
+    return _NAMES.get(store.header.name, store.header.name)
+
+
+def _draw(destination: Path) -> Path:
+    print(f"drawing alphabets into {destination}, once", file=sys.stderr, flush=True)
+    try:
+        prepare_drawn(destination)
+    except WarpgradError:
+        # Another process may have drawn the same bytes to the same place meanwhile.
+        if not (destination / FILE).is_file():
+            raise
+    return destination

@@ -1,0 +1,158 @@
+"""Every method of the alphabets experiment as a choice of parts: network, partition, rule, objective, initialiser."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from warpgrad.algorithms import Offline, Online, Unrolled
+from warpgrad.algorithms.base import Algorithm
+from warpgrad.baselines.finetuning import HeadedTask, JointTraining, MultiHeaded
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.omniglot_config import OmniglotConfig
+from warpgrad.initialisers import FOMAML, Fixed, Initialiser, Leap, Reptile
+from warpgrad.keys import fold
+from warpgrad.layers import OMNIGLOT_WARPS, identity_, warp_convnet
+from warpgrad.learner import Forward, Learner, Start
+from warpgrad.meta_optimiser import OptimiserFactory
+from warpgrad.method import Group, Method
+from warpgrad.objectives import Approximate, Exact
+from warpgrad.rules import SGD
+from warpgrad.rules.base import Learned, Rule
+from warpgrad.tasks.supervised import TaskList
+
+
+class ChannelsLast(Learner):
+    """A learner whose convolutions run on channels-last tensors, which is faster on CPUs.
+
+    Adaptation keeps the layout of θ, but a point that comes back from the replay buffer has lost it.
+    """
+
+    def __init__(self, module: nn.Module, **options: Any) -> None:
+        super().__init__(module.to(memory_format=torch.channels_last), **options)  # type: ignore[call-overload]
+
+    def bind(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], **options: Any) -> Forward:
+        laid_out = {
+            name: value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value
+            for name, value in theta.items()
+        }
+        return super().bind(laid_out, buffers, **options)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that `meta_train` needs besides the tasks."""
+
+    method: Method
+    algorithm: Algorithm
+    optimiser: Mapping[Group, OptimiserFactory]
+    clip: Mapping[Group, float]
+
+
+def network(config: OmniglotConfig) -> nn.Sequential:
+    """The network of App. E without warp-layers; the seed alone decides its weights, so all methods begin alike."""
+    return _drawn(config, "network", None)
+
+
+def plain_learner(config: OmniglotConfig, start: Mapping[str, Start] | None = None) -> Learner:
+    return ChannelsLast(network(config).to(config.device), warp=(), start=start)
+
+
+def warped_learner(config: OmniglotConfig) -> Learner:
+    """The same network, at the same weights, with warp-layers after its blocks."""
+    if config.warp not in OMNIGLOT_WARPS:
+        raise WarpgradError(f"warp='{config.warp}' is unknown; choose one of {', '.join(OMNIGLOT_WARPS)}.")
+    module = _drawn(config, "warp", config.warp)
+    module.load_state_dict(network(config).state_dict(), strict=False)
+    if config.warp_init == "identity":
+        for name, child in module.named_children():
+            if name.startswith("warp"):
+                identity_(child)
+    start: dict[str, Start] = {"*": "fixed"} if config.theta0 == "random" else {}
+    if config.warp.endswith("film"):
+        start["*film"] = "zero"
+    return ChannelsLast(module.to(config.device), start=start)
+
+
+def multi_headed_learner(config: OmniglotConfig) -> Learner:
+    """The body of the network with a head of its own for each training alphabet."""
+    plain = network(config)
+    head = plain.get_submodule("head")
+    assert isinstance(head, nn.Linear)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(fold(config.seed, "heads"))
+        heads = [nn.Linear(head.in_features, head.out_features) for _ in range(config.tasks)]
+    return ChannelsLast(MultiHeaded(plain[:-1], heads).to(config.device), warp=(), allow_unused=True)
+
+
+def inner_rule(config: OmniglotConfig) -> Rule:
+    lr = config.test_lr
+    return SGD(Learned(lr) if config.learned_alpha else lr, momentum=config.momentum)
+
+
+def recipe(config: OmniglotConfig) -> Recipe:
+    """How a method is meta-trained."""
+    theta0 = partial(torch.optim.SGD, lr=config.outer_lr)
+    clip: dict[Group, float] = {}
+    rule = inner_rule(config)
+    if config.method == "warp-leap":
+        objective = Exact() if config.objective == "exact" else Approximate()
+        initialiser = Leap() if config.theta0 == "learned" else Fixed()
+        optimiser: dict[Group, OptimiserFactory] = {
+            "theta0": theta0,
+            "phi": partial(torch.optim.SGD, lr=config.meta_lr),
+            "rule": partial(torch.optim.SGD, lr=config.alpha_lr),
+        }
+        method = Method(warped_learner(config), rule, objective, initialiser)
+        return Recipe(method, _warp_algorithm(config), optimiser, {"rule": config.alpha_clip})
+    if config.method == "finetuning":
+        algorithm: Algorithm = JointTraining(steps=config.steps, tasks=config.meta_batch)
+        return Recipe(Method(multi_headed_learner(config), rule), algorithm, {"theta0": theta0}, clip)
+    if config.method == "maml":
+        algorithm = Unrolled(steps=config.maml_steps, tasks=config.meta_batch)
+        return Recipe(Method(plain_learner(config), rule), algorithm, {"theta0": theta0}, clip)
+    initialisers: dict[str, Initialiser] = {"leap": Leap(), "reptile": Reptile(), "fomaml": FOMAML()}
+    method = Method(plain_learner(config), rule, None, initialisers[config.method])
+    return Recipe(method, Online(steps=config.steps, tasks=config.meta_batch), {"theta0": theta0}, clip)
+
+
+def training_tasks(config: OmniglotConfig, tasks: TaskList) -> TaskList:
+    """The training alphabets as the method sees them: each with a head of its own for finetuning."""
+    if config.method != "finetuning":
+        return tasks
+    return TaskList([HeadedTask(task, place) for place, task in enumerate(tasks.tasks)])
+
+
+def finetuned_learner(config: OmniglotConfig, trained: Learner) -> Learner:
+    """The jointly trained body in a plain network whose head is drawn afresh for every alphabet."""
+    learner = plain_learner(config, {"head": "fresh"})
+    body = trained.module.get_submodule("body").state_dict()
+    learner.module.load_state_dict({**learner.module.state_dict(), **body})
+    return learner
+
+
+def distance_names(learner: Learner) -> Sequence[str]:
+    """The parameters that count in distances: all of θ but task embeddings, which start at 0."""
+    return [name for name, policy in learner.starts.items() if policy != "zero"]
+
+
+def _warp_algorithm(config: OmniglotConfig) -> Algorithm:
+    if config.algorithm == "online":
+        return Online(steps=config.steps, tasks=config.meta_batch)
+    return Offline(steps=config.steps, tasks=config.meta_batch, samples=config.samples)
+
+
+def _drawn(config: OmniglotConfig, role: str, warp: str | None) -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(fold(config.seed, role))
+        return warp_convnet(
+            1,
+            config.characters,
+            widths=(config.filters,) * 4,
+            warp=None if warp is None else OMNIGLOT_WARPS[warp],
+        )

@@ -1,0 +1,143 @@
+"""Agents: a recurrent network whose hidden state is projected into a policy and a value by two linear layers.
+
+All have one interface. `agent.stepper()` fetches the weights once and returns the function that takes one time step,
+(x_t, state) -> (h_t, state); `agent.start(x)` is the state before the first. A state is a tuple of tensors, batch
+first. Parts that are marked as warp are φ; everything else is θ.
+
+    RNN          h_t = tanh(V h_{t−1} + W x_t + b)
+    Warp-RNN     the same, gated by a meta-LSTM that is φ (Eq. 20)
+    HyperRNN     the network of the Warp-RNN, all of it θ
+    T-Nets-RNN   h_t = tanh(T_h V h_{t−1} + T_x W x_t + T_b b), T's are φ
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from warpgrad.layers.hypernetwork import HyperState, WarpHyperCell
+from warpgrad.partition import Warp
+
+State = tuple[Tensor, ...]
+Step = Callable[[Tensor, State], tuple[Tensor, State]]
+
+
+class Agent(nn.Module, ABC):
+    """Features in, hidden state, policy and value out."""
+
+    def __init__(self, hidden: int, actions: int) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.policy = nn.Linear(hidden, actions)
+        self.value = nn.Linear(hidden, 1)
+
+    @abstractmethod
+    def stepper(self) -> Step:
+        """One time step as a function of (x_t, state), for a whole roll-out with the weights of this moment."""
+
+    def start(self, x: Tensor) -> State:
+        """The state before the first observation, for the batch of `x`: all zeros."""
+        return (x.new_zeros(len(x), self.hidden),)
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, Tensor, State]:
+        """One time step: log π, V and the state after it."""
+        h, state = self.stepper()(x, self.start(x) if state is None else state)
+        return F.log_softmax(self.policy(h), dim=1), self.value(h).squeeze(1), state
+
+
+class RNNAgent(Agent):
+    """The baseline: a basic RNN, with the names and the initialisation of `nn.RNNCell` and one bias instead of two."""
+
+    def __init__(self, features: int, hidden: int, actions: int) -> None:
+        super().__init__(hidden, actions)
+        self.weight_ih = drawn(hidden, hidden, features)
+        self.weight_hh = drawn(hidden, hidden, hidden)
+        self.bias = drawn(hidden, hidden)
+
+    def maps(self) -> tuple[Tensor, Tensor, Tensor]:
+        """W, V and b as they act on x_t, h_{t−1} and 1."""
+        return self.weight_ih, self.weight_hh, self.bias
+
+    def stepper(self) -> Step:
+        onto_input, onto_hidden, bias = self.maps()
+        weight = torch.cat([onto_input, onto_hidden], dim=1).t()
+
+        def step(x: Tensor, state: State) -> tuple[Tensor, State]:
+            h = torch.tanh(torch.addmm(bias, torch.cat([x, state[0]], dim=1), weight))
+            return h, (h,)
+
+        return step
+
+
+class MemorylessAgent(Agent):
+    """h_t = tanh(W x_t + b): what can be had from the last observation alone."""
+
+    def __init__(self, features: int, hidden: int, actions: int) -> None:
+        super().__init__(hidden, actions)
+        self.layer = nn.Linear(features, hidden)
+
+    def start(self, x: Tensor) -> State:
+        del x
+        return ()
+
+    def stepper(self) -> Step:
+        layer = self.layer
+        return lambda x, state: (torch.tanh(layer(x)), state)
+
+
+class WarpAgent(Agent):
+    """The Warp-RNN; with every parameter in θ (`Learner(..., warp=())`) it is the HyperRNN."""
+
+    def __init__(
+        self, features: int, hidden: int, actions: int, *, context: int | None = None, gate_bias: float | None = None
+    ) -> None:
+        """`context`, the units of the meta-LSTM, and `gate_bias` as in `warpgrad.layers.WarpHyperCell`."""
+        super().__init__(hidden, actions)
+        self.cell = WarpHyperCell(features, hidden, context_size=context, gate_bias=gate_bias)
+
+    def start(self, x: Tensor) -> State:
+        state = self.cell.initial_state(x)
+        return (*state.task, *state.meta)
+
+    def stepper(self) -> Step:
+        cell = self.cell
+
+        def step(x: Tensor, state: State) -> tuple[Tensor, State]:
+            h, z, memory = state
+            new, after = cell(x, HyperState((h,), (z, memory)))
+            return new, (new, *after.meta)
+
+        return step
+
+
+class TNetsAgent(RNNAgent):
+    """Linear warps: three meta-learned square matrices. They act on weights, so their products are taken once."""
+
+    def __init__(
+        self, features: int, hidden: int, actions: int, *, transform: Literal["identity", "drawn"] = "identity"
+    ) -> None:
+        """`transform` is where the T's start: at the identity, as the plain RNN, or drawn like any other layer."""
+        super().__init__(features, hidden, actions)
+        identity = transform == "identity"
+        starts = {
+            name: nn.Parameter(torch.eye(hidden)) if identity else drawn(hidden, hidden, hidden)
+            for name in ("hidden", "input", "bias")
+        }
+        self.transforms = Warp(nn.ParameterDict(starts))
+
+    def maps(self) -> tuple[Tensor, Tensor, Tensor]:
+        transforms = self.transforms
+        w, v, b = super().maps()
+        return transforms["input"] @ w, transforms["hidden"] @ v, transforms["bias"] @ b
+
+
+def drawn(fan: int, *shape: int) -> nn.Parameter:
+    """U(−1/√fan, 1/√fan), as torch draws recurrent weights."""
+    bound = 1 / math.sqrt(fan)
+    return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound))

@@ -1,0 +1,69 @@
+"""The agents of the maze experiment by name, as learners: which parameters are θ and which are φ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from warpgrad.errors import WarpgradError
+from warpgrad.learner import Learner
+from warpgrad.maze.agents import Agent, MemorylessAgent, RNNAgent, TNetsAgent, WarpAgent
+from warpgrad.maze.plasticity import HebbianAgent, RetroactiveModulationAgent, SimpleModulationAgent
+from warpgrad.maze.roll_out import MazeRollOut
+from warpgrad.maze.rules import FEATURES, MOVES, Maze
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """What can be chosen about an agent; each option matters to the agents that its sentence names."""
+
+    hidden: int = 100
+    """Units of the RNN, all agents."""
+    context: int = 100
+    """Units of the meta-LSTM, Warp-RNN and HyperRNN."""
+    gate_bias: float | None = None
+    """Start of the learned bias of the gates, Warp-RNN and HyperRNN; None: no bias, as printed."""
+    transform: Literal["identity", "drawn"] = "identity"
+    """Start of the T's, T-Nets-RNN."""
+
+
+AGENTS: dict[str, Callable[..., Agent]] = {
+    "warp-rnn": WarpAgent,
+    "rnn": RNNAgent,
+    "hyperrnn": WarpAgent,
+    "t-nets-rnn": TNetsAgent,
+    "hebbian": HebbianAgent,
+    "simple-modulation": SimpleModulationAgent,
+    "retroactive-modulation": RetroactiveModulationAgent,
+    "memoryless": MemorylessAgent,
+}
+
+WARPED = ("warp-rnn", "t-nets-rnn")
+"""Agents with a φ of their own, updated by Algorithm 3; the others have θ alone."""
+
+
+def build_learner(name: str, maze: Maze, options: AgentOptions | None = None, device: str = "cpu") -> Learner:
+    """The named agent in the maze, with newly drawn weights, split into θ and φ."""
+    if name not in AGENTS:
+        raise WarpgradError(f"there is no agent '{name}'; choose one of {', '.join(AGENTS)}.")
+    options = options or AgentOptions()
+    kind = AGENTS[name]
+    own: dict[str, Any] = {}
+    if kind is WarpAgent:
+        own = {"context": options.context, "gate_bias": options.gate_bias}
+    elif kind is TNetsAgent:
+        own = {"transform": options.transform}
+    agent = kind(FEATURES, options.hidden, len(MOVES), **own)
+    module = MazeRollOut(agent, maze).to(device)
+    return Learner(module) if name in WARPED else Learner(module, warp=())
+
+
+def task_parameters(learner: Learner) -> int:
+    """How many numbers task adaptation changes: the size of θ."""
+    return sum(value.numel() for value in learner.theta0.values())
+
+
+def warp_parameters(learner: Learner) -> int:
+    """The size of φ."""
+    return sum(value.numel() for value in learner.phi.values())

@@ -1,0 +1,43 @@
+"""Random numbers as a function of (episode seed, role, time step), for a whole batch of episodes at once.
+
+`warpgrad.keys` makes a generator per key, which would be a loop over the batch. Here the key itself is scrambled:
+the state of an episode is its seed mixed with its role, and draw t is a mix of state + t · γ (the SplitMix64 generator,
+whose t-th output needs none of those before it).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from warpgrad.keys import fold
+
+_GAMMA = 0x9E3779B97F4A7C15
+_FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+def uniforms(seeds: ArrayLike, role: str, count: int) -> NDArray[np.float64]:
+    """`count` numbers from [0, 1) for every seed, shape [count, seeds]; row t is draw t of each."""
+    numbers: NDArray[np.float64] = (_bits(seeds, role, count) >> np.uint64(11)).astype(np.float64)
+    return numbers * 2.0**-53
+
+
+def following_seeds(seeds: ArrayLike) -> NDArray[np.int64]:
+    """The seed of the episode that comes after the one with this seed, in an environment that runs on."""
+    bits: NDArray[np.uint64] = _bits(seeds, "next episode", 1)[0] >> np.uint64(1)
+    return bits.astype(np.int64)
+
+
+def _bits(seeds: ArrayLike, role: str, count: int) -> NDArray[np.uint64]:
+    own = np.atleast_1d(np.asarray(seeds, dtype=np.int64)).view(np.uint64)
+    state = _mixed(own + np.array([fold(role)], np.uint64))
+    steps = np.arange(1, count + 1, dtype=np.uint64) * np.array([_GAMMA], np.uint64)
+    return _mixed(state + steps[:, None])
+
+
+def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A one-to-one map of 64 bits in which every input bit reaches every output bit. Arithmetic is modulo 2⁶⁴."""
+    first, second = np.array(_FACTORS, np.uint64)[:, None]
+    value = (value ^ (value >> np.uint64(30))) * first
+    value = (value ^ (value >> np.uint64(27))) * second
+    return value ^ (value >> np.uint64(31))

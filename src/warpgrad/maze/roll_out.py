@@ -1,0 +1,69 @@
+"""An agent in the maze as one module: episode seeds in, whole episodes out.
+
+The roll-out is a single forward pass, so a learner binds θ and φ once for all time steps. Moves are sampled with
+numbers that are functions of (episode seed, time step): the same parameters and seeds always walk the same way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from warpgrad.maze.agents import Agent
+from warpgrad.maze.draws import uniforms
+from warpgrad.maze.rules import Maze, MazeEpisodes
+from warpgrad.tasks.reinforcement import Episodes
+
+
+class MazeRollOut(nn.Module):
+    """`episodes = roll_out(seeds)`, with seeds an integer tensor, one per episode."""
+
+    def __init__(self, agent: Agent, maze: Maze) -> None:
+        super().__init__()
+        self.agent = agent
+        self.maze = maze
+
+    def forward(self, seeds: Tensor, *, forget: bool = False) -> Episodes:
+        """`forget` takes the agent's state away before every step: what is left is what it knows without memory."""
+        return self.walk(seeds, forget=forget)[0]
+
+    def walk(self, seeds: Tensor, *, forget: bool = False) -> tuple[Episodes, MazeEpisodes, NDArray[np.intp]]:
+        """The episodes, the maze as it was left, and where each agent stood at each time step, [steps, episodes]."""
+        agent, like = self.agent, self.agent.policy.weight
+        numbers = seeds.cpu().numpy()
+        # Row t is written when it is seen, so views of it may enter the graph before the rest exists.
+        maze = MazeEpisodes(self.maze, numbers, np.float64 if like.dtype == torch.float64 else np.float32)
+        chances = uniforms(numbers, "move", self.maze.length)
+        observations = torch.from_numpy(maze.observations).unbind(0)
+        actions = np.empty((self.maze.length, len(numbers)), np.int64)
+        places = np.empty_like(actions)
+        weight, bias = like.detach(), agent.policy.bias.detach()
+        step = agent.stepper()
+        begin = state = agent.start(observations[0].to(like.device))
+        hidden: list[Tensor] = []
+        for t in range(self.maze.length):
+            places[t] = maze.positions
+            h, state = step(observations[t].to(like.device), begin if forget else state)
+            hidden.append(h)
+            # Policy and value enter the graph for all steps at once, below; here only a move is wanted.
+            logits = torch.addmm(bias, h.detach(), weight.t()).cpu().numpy()
+            actions[t] = choose(np.exp(logits - logits.max(axis=1, keepdims=True)), chances[t])
+            maze.step(actions[t])
+        every = torch.stack(hidden)
+        episodes = Episodes(
+            F.log_softmax(agent.policy(every), dim=2),
+            agent.value(every).squeeze(2),
+            torch.from_numpy(actions).to(like.device),
+            torch.from_numpy(maze.rewards).to(like.device),
+        )
+        return episodes, maze, places
+
+
+def choose(weights: NDArray[np.floating], chances: NDArray[np.float64]) -> NDArray[np.intp]:
+    """One of the columns for each row, in proportion to its weights, by a uniform number for each row."""
+    totals = weights.cumsum(axis=1)
+    chosen: NDArray[np.intp] = (totals[:, :-1] <= (chances * totals[:, -1])[:, None]).sum(axis=1)
+    return chosen
