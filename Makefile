@@ -6,13 +6,16 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export MPLBACKEND := Agg
 
-.PHONY: demo test check lint types clean
+.PHONY: demo test slow check lint types clean
 
 demo: $(VENV)/.installed
 	$(BIN)/warpgrad demo
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not slow"
+
+slow: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -21,7 +24,7 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
-check: lint types test
+check: lint types test slow
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
