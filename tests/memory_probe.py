@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import resource
 import sys
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +38,15 @@ class Counting(wg.SupervisedTask):
         return super().adapt_batch(k)
 
 
+def peak_bytes() -> int:
+    """The high-water mark of this program alone; `ru_maxrss` would carry over that of the process that started it."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
+
+
 def main(initialiser: str, steps: int) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -48,7 +58,7 @@ def main(initialiser: str, steps: int) -> None:
     method = wg.Method(learner, wg.SGD(1e-3), wg.Exact(), INITIALISERS[initialiser]())
     wg.Online(steps=steps, tasks=1).meta_step(method, [task], [0], lambda group, gradient: None)
     size = sum(value.numel() * value.element_size() for value in learner.theta0.values())
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, task.live, size)
+    print(peak_bytes(), task.live, size)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def test_minima_of_surfaces_with_known_ones():
 
 def test_every_minimum_found_is_one_and_none_is_missed():
     """Against long plain descents: whatever they settle in, in the inside of the square, must be in the list."""
-    coefficients = torch.stack([draw_coefficients(seed) for seed in range(12)]).double()
+    coefficients = torch.stack([draw_coefficients(seed) for seed in range(6)]).double()
     found = minima(coefficients)
     draw = torch.Generator().manual_seed(0)
     for own, points in zip(coefficients, found, strict=True):
@@ -72,9 +72,9 @@ def test_every_minimum_found_is_one_and_none_is_missed():
             curvature = torch.func.jacrev(torch.func.grad(surface))(point, own)
             assert torch.linalg.eigvalsh(curvature).min() > 0
             assert torch.func.grad(surface)(point, own).norm() < 1e-8
-        place = 4 * torch.rand(40, 2, generator=draw, dtype=torch.float64) - 2
-        for _ in range(3000):
-            place = place - 0.02 * torch.vmap(torch.func.grad(surface), (0, None))(place, own)
+        place = 4 * torch.rand(30, 2, generator=draw, dtype=torch.float64) - 2
+        for _ in range(1500):
+            place = place - 0.04 * torch.vmap(torch.func.grad(surface), (0, None))(place, own)
         curvature = torch.vmap(torch.func.jacrev(torch.func.grad(surface)), (0, None))(place, own)
         strict = torch.linalg.eigvalsh(curvature)[:, 0] > 0.05
         settled = torch.vmap(torch.func.grad(surface), (0, None))(place, own).norm(dim=1) < 1e-6

@@ -96,7 +96,7 @@ class OnlineEWC:
 
     def step(self, point: Point) -> Transition:
         """θ_{k+1} from θ_k; before it, consolidation where a sub-task has ended."""
-        anchor, fisher = _memory(point.state)
+        anchor, fisher = _part(point.state, _ANCHOR), _part(point.state, _FISHER)
         if point.k in self.ends:
             fresh = self._fisher(point)
             anchor, fisher = point.theta, {name: self.decay * fisher[name] + fresh[name] for name in fisher}
@@ -140,9 +140,6 @@ def _stored(anchor: Mapping[str, Tensor], fisher: Mapping[str, Tensor]) -> Tenso
     }
 
 
-def _memory(state: Mapping[str, Tensor]) -> tuple[Tensors, Tensors]:
-    """Anchor and Fisher, by parameter."""
-    return tuple(  # type: ignore[return-value]
-        {path.removeprefix(prefix): value for path, value in state.items() if path.startswith(prefix)}
-        for prefix in (_ANCHOR, _FISHER)
-    )
+def _part(state: Mapping[str, Tensor], prefix: str) -> Tensors:
+    """Anchor or Fisher, by parameter."""
+    return {path.removeprefix(prefix): value for path, value in state.items() if path.startswith(prefix)}

@@ -6,11 +6,12 @@ from typing import Any
 
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Config, Execution, Experiment, Group, Row, Table
+from warpgrad.experiments.continual import Continual
 from warpgrad.experiments.maze import MazeNavigation
 from warpgrad.experiments.omniglot import Omniglot
 from warpgrad.experiments.synthetic import Synthetic
 
-_ALL: tuple[Experiment[Any], ...] = (Synthetic(), Omniglot(), MazeNavigation())
+_ALL: tuple[Experiment[Any], ...] = (Synthetic(), Omniglot(), MazeNavigation(), Continual())
 EXPERIMENTS: dict[str, Experiment[Any]] = {experiment.name: experiment for experiment in _ALL}
 
 

@@ -1,0 +1,180 @@
+"""Experiment 2.9: a warp that is meta-learned to prevent forgetting (§4.3 (c.2), App. C, App. J).
+
+    warpgrad run continual --preset small --method warpgrad
+    warpgrad reproduce continual --workers 2
+
+A task is a function on [−5, 5], learned in five parts of 20 steps; the warp is judged on the current and all earlier
+parts. θ0 is random and fixed. The same θ0, test tasks and batches for all methods:
+
+| method         | what it is                                                                          |
+|----------------|-------------------------------------------------------------------------------------|
+| `warpgrad`     | the paper's: the meta-loss looks back                                               |
+| `warp-current` | the same warp, judged on the current sub-task alone: what geometry without memory does |
+| `no-warp`      | the same network without warp-layers, adapted from θ0; nothing is meta-learned      |
+| `ewc`          | that network with online elastic weight consolidation                               |
+
+App. J names no algorithm; ours is Algorithm 1 with the tasks of a meta-step stacked. Collecting all points first and
+stacking (task, step) pairs gives the same gradient; `benchmarks/continual_step.py` measures both against the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from warpgrad.engine.run_directory import RunDirectory
+from warpgrad.engine.training import meta_train
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.base import Execution, Experiment, Group, Row, Table
+from warpgrad.experiments.continual_evaluation import evaluation, validation
+from warpgrad.experiments.continual_setup import WARPED, ContinualConfig, algorithm, build, family, trained
+from warpgrad.experiments.runner import settings
+
+if TYPE_CHECKING:
+    from warpgrad.report.page import Page
+
+
+class Continual(Experiment[ContinualConfig]):
+    name = "continual"
+    section = "§4.3 (c.2), App. J"
+    summary = "a warp that is meta-learned to prevent forgetting"
+    methods = ("warpgrad", "no-warp", "warp-current", "ewc")
+    presets: Mapping[str, ContinualConfig] = MappingProxyType(
+        {
+            "paper": ContinualConfig(),
+            "small": ContinualConfig(preset="small", meta_steps=1000, validate_every=50),
+            "alphabets": ContinualConfig(
+                preset="alphabets",
+                family="alphabets",
+                scenario="domain",
+                lr=0.03,
+                hidden=100,
+                hidden_layers=2,
+                warp_hidden=50,
+                meta_steps=300,
+                validate_every=50,
+                test_tasks=40,
+            ),
+        }
+    )
+    tables = (
+        Table(
+            "continual",
+            "Loss of new and old sub-tasks on held-out tasks",
+            "continual",
+            (
+                Row("WarpGrad"),
+                Row("no warp", {"method": "no-warp"}),
+                Row("no warp, lr 0.01", {"method": "no-warp", "lr": 0.01}),
+                Row("warp for the current sub-task", {"method": "warp-current"}),
+                Row("EWC", {"method": "ewc", "lr": 0.003, "strength": 1e4}),
+            ),
+            seeds=4,
+            preset="small",
+        ),
+        Table(
+            "continual-baselines",
+            "Step size and strength of the methods without a warp, on validation tasks",
+            "continual",
+            (
+                *(
+                    Row(f"no warp, lr {lr:g}", {"method": "no-warp", "lr": lr, "split": "validation"})
+                    for lr in (0.0003, 0.001, 0.003, 0.01, 0.03)
+                ),
+                *(
+                    Row(
+                        f"EWC, lr {lr:g}, λ {strength:g}",
+                        {"method": "ewc", "lr": lr, "strength": strength, "split": "validation"},
+                    )
+                    for lr in (0.001, 0.003, 0.01)
+                    for strength in (1e2, 1e3, 1e4, 1e5)
+                ),
+            ),
+            seeds=4,
+        ),
+        Table(
+            "continual-alphabets",
+            "Characters learned two at a time, on held-out alphabets",
+            "continual",
+            (
+                Row("WarpGrad"),
+                Row("no warp", {"method": "no-warp", "lr": 0.1}),
+                Row("warp for the current sub-task", {"method": "warp-current"}),
+                Row("EWC", {"method": "ewc", "lr": 0.1, "strength": 1e3}),
+            ),
+            seeds=4,
+            preset="alphabets",
+        ),
+    )
+
+    def check(self, config: ContinualConfig) -> ContinualConfig:
+        positive = (
+            "subtasks", "steps_per_subtask", "batch_size", "meta_batch_size", "hidden", "hidden_layers", "warp_hidden",
+            "meta_steps", "tasks", "test_tasks", "test_points", "test_every", "validation_tasks", "validate_every",
+            "ways",
+        )  # fmt: skip
+        for name in positive:
+            if getattr(config, name) < 1:
+                raise WarpgradError(f"{name}={getattr(config, name)}: it must be at least 1.")
+        if not config.meta_lr > 0:
+            raise WarpgradError(f"meta_lr={config.meta_lr}: the meta step size must be greater than 0.")
+        if config.meta_clip < 0:
+            raise WarpgradError(f"meta_clip={config.meta_clip}: a norm is at least 0; 0 is no clipping.")
+        if config.subtasks < 2 or sorted(config.order) != list(range(config.subtasks)):
+            raise WarpgradError(
+                f"order={config.order} names not each of {config.subtasks} sub-tasks once, counting from 0; there must "
+                "be at least two."
+            )
+        if config.alphabets < 3:
+            raise WarpgradError(f"alphabets={config.alphabets}: training, validation and test need one each.")
+        return super().check(config)
+
+    def train(self, config: ContinualConfig, execution: Execution) -> int:
+        if config.method not in WARPED:
+            return untrained(settings(self, config), execution)
+        method = build(config)
+        records = meta_train(
+            method.learner,
+            family(config, "train"),
+            algorithm=algorithm(config),
+            rule=method.rule,
+            objective=method.objective,
+            optimiser=partial(torch.optim.Adam, lr=config.meta_lr),
+            clip=config.meta_clip or None,
+            meta_steps=config.meta_steps,
+            seed=config.seed,
+            validate=validation(config),
+            validate_every=config.validate_every,
+            run=execution.directory,
+            config=settings(self, config),
+            fresh=execution.fresh,
+            tensorboard=execution.tensorboard,
+            progress=execution.progress,
+        )
+        return len(records)
+
+    def evaluate(self, config: ContinualConfig, directory: Path) -> dict[str, Any]:
+        return evaluation(config, trained(config, directory))
+
+    def page(self, groups: Sequence[Group], title: str) -> Page:
+        from warpgrad.experiments.continual_page import build_page  # needs matplotlib, which is slow to import
+
+        return build_page(groups, title)
+
+    def lines(self, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+        from warpgrad.experiments.continual_results import comparison_lines
+
+        return comparison_lines(groups)
+
+
+def untrained(config: Mapping[str, Any], execution: Execution) -> int:
+    """A run directory of a method that meta-learns nothing; returns its 0 meta-steps."""
+    directory = RunDirectory(execution.directory, config, fresh=execution.fresh)
+    directory.begin_metrics(0)
+    directory.close()
+    return 0

@@ -1,0 +1,162 @@
+"""The page of the continual experiment: how well new sub-tasks are learned and old ones kept, beside the paper."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from warpgrad.experiments.base import Group
+from warpgrad.experiments.continual_evaluation import ORDERS, SCORES
+from warpgrad.experiments.continual_figures import breakdown, predictions
+from warpgrad.experiments.continual_results import PAPER, TITLES, difference, estimate, measures, reference_of
+from warpgrad.experiments.continual_setup import ContinualConfig, trained
+from warpgrad.report import (
+    Column,
+    Figure,
+    Gallery,
+    Note,
+    Page,
+    Paragraph,
+    Reference,
+    Run,
+    Section,
+    Series,
+    Table,
+    Value,
+    configuration,
+    curves,
+    metric_figures,
+    repetition,
+)
+from warpgrad.report.blocks import Block
+from warpgrad.report.tables import Best, Cell
+
+WORDS = {"sequential": "in the order of meta-training", "shuffled": "in another order"}
+
+
+def build_page(groups: Sequence[Group], title: str) -> Page:
+    runs = [run for group in groups for run in group.runs]
+    config = runs[0].config
+    subtitle = (
+        f"Continual experiment (App. J), {config['family']}, preset {runs[0].preset}, "
+        f"{len({run.seed for run in runs})} meta-seeds, {config['test_tasks']} {config['split']} tasks each, "
+        f"{config['subtasks']} sub-tasks × {config['steps_per_subtask']} steps."
+    )
+    page = Page(title, subtitle)
+    page.add(_levels(groups), _claims(groups), _curves(groups), _breakdowns(groups))
+    if config["family"] == "sine":
+        page.add(_predictions(groups))
+    page.add(Section("Meta-training", [Gallery(metric_figures([run for run in runs if run.metrics]))]))
+    page.add(Section("Configuration", configuration(runs)), Section("Reproduce", repetition(runs)))
+    return page
+
+
+def _levels(groups: Sequence[Group]) -> Section:
+    blocks: list[Block] = [
+        Paragraph(
+            "**New**: each sub-task right after its own steps. **Earlier**: sub-tasks that were learned before, "
+            "whenever a later one ends. **Forgetting**: how far the end lies above the best after its own steps. "
+            "**Backward transfer**: how much later steps helped; negative where they harmed. Means over sub-tasks."
+        )
+    ]
+    for measure in measures(groups):
+        higher = measure == "accuracy"
+        for order in ORDERS:
+            columns: list[Column | str] = ["Method"]
+            for score in SCORES:
+                best: Best = "highest" if (score == "transfer" or higher) and score != "forgetting" else "lowest"
+                columns.append(Column(TITLES[score], best=best))
+            rows: list[list[Cell]] = []
+            for group in groups:
+                stated = group.runs[0].method == "warpgrad" and group.runs[0].config["family"] == "sine"
+                row: list[Cell] = [group.label]
+                for score in SCORES:
+                    paper = f"~{PAPER[score]:g}" if stated and score in PAPER else None
+                    row.append(Value.of(estimate(group, order, measure, score), paper=paper))
+                rows.append(row)
+            blocks.append(Table(columns, rows, f"{measure.capitalize()}, learned {WORDS[order]}."))
+    blocks.append(
+        Note("The paper states orders of magnitude in prose and figures, for 20 000 meta-steps; it has no table.")
+    )
+    return Section("How much is learned, and how much is kept", blocks)
+
+
+def _claims(groups: Sequence[Group]) -> Section:
+    reference = reference_of(groups)
+    if reference is None or len(groups) < 2:
+        return Section("Paired differences", [Paragraph("There is no other method to compare WarpGrad with here.")])
+    rows: list[list[Cell]] = [
+        [
+            f"{group.label} − {reference.label}, {order}",
+            *(Value.of(difference(group, reference, order, "loss", score)) for score in SCORES),
+        ]
+        for order in ORDERS
+        for group in groups
+        if group is not reference
+    ]
+    columns: list[Column | str] = ["Loss", *(TITLES[score] for score in SCORES)]
+    return Section(
+        "Paired differences", [Table(columns, rows, "Over the same held-out tasks, clustered by meta-seed.")]
+    )
+
+
+def _curves(groups: Sequence[Group]) -> Section:
+    figures = []
+    references = [Reference(f"the paper, {TITLES[score]}", value) for score, value in PAPER.items()]
+    for order in ORDERS:
+        series = []
+        for group in groups:
+            found = [evaluation["orders"][order] for evaluation in group.evaluations]
+            # 10 to the average log-loss: the paper's average, readable on a logarithmic axis.
+            levels = 10.0 ** np.array([one["log_seen"] for one in found])
+            series.append(Series.quartiles(group.label, found[0]["steps"], levels))
+        image = curves(
+            series,
+            x_label="step",
+            y_label="average log-loss, seen sub-tasks",
+            log_y=True,
+            references=references if groups[0].runs[0].config["family"] == "sine" else (),
+            size=(5.4, 4.0),
+        )
+        caption = f"Current and earlier sub-tasks, learned {WORDS[order]}; mean of the log-loss over held-out tasks."
+        figures.append(Figure(image, f"Average log-loss against steps, {order}, for every method.", caption))
+    return Section("Loss against step", [Gallery(figures)])
+
+
+def _breakdowns(groups: Sequence[Group]) -> Section:
+    figures: list[Block] = [
+        Figure(
+            breakdown(group.evaluations, group.runs[0].config["steps_per_subtask"]),
+            f"Average log-loss of every sub-task against steps for {group.label}.",
+            f"{group.label}: each sub-task's loss; shaded while it is learned, thin before.",
+        )
+        for group in groups
+    ]
+    return Section("By sub-task", figures)
+
+
+def _predictions(groups: Sequence[Group]) -> Section:
+    figures: list[Block] = []
+    for group in groups:
+        run = group.runs[0]
+        config = _config(run)
+        figures.append(
+            Figure(
+                predictions(config, trained(config, run.path)),
+                f"Predictions of {group.label} on one held-out task, after each sub-task.",
+                f"{group.label}, the first held-out task of seed {run.seed}; not chosen. Black: the target. Dashed "
+                "green: before the sub-task of that row. Red: after it. Shaded: where its data lie.",
+            )
+        )
+    return Section("Predictions as sub-tasks come", figures)
+
+
+def _config(run: Run) -> ContinualConfig:
+    known = {field.name for field in dataclasses.fields(ContinualConfig)}
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in run.config.items() if name in known
+    }
+    return ContinualConfig(**values)

@@ -1,0 +1,69 @@
+"""What the continual experiment claims, as paired differences over the same held-out tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from warpgrad.experiments.base import Group
+from warpgrad.experiments.continual_evaluation import ORDERS, SCORES
+from warpgrad.report.statistics import Difference, Estimate, mean_interval, paired_difference
+
+PAPER = {"new": 1e-3, "old": 1e-2}
+"""Orders of magnitude that the paper gives for the loss of WarpGrad (§4.3)."""
+
+TITLES = {
+    "new": "new sub-task",
+    "old": "earlier sub-tasks",
+    "final": "all, at the end",
+    "forgetting": "forgetting",
+    "transfer": "backward transfer",
+}
+
+
+def scores(group: Group, order: str, measure: str, score: str) -> dict[int, dict[int, float]]:
+    """seed -> held-out task -> score."""
+    return {
+        int(run.seed): dict(enumerate(evaluation["orders"][order]["per_task"][measure][score]))
+        for run, evaluation in zip(group.runs, group.evaluations, strict=True)
+    }
+
+
+def measures(groups: Sequence[Group]) -> tuple[str, ...]:
+    """The loss, and the accuracy where there is one."""
+    return tuple(groups[0].evaluations[0]["orders"][ORDERS[0]]["per_task"])
+
+
+def estimate(group: Group, order: str, measure: str, score: str) -> Estimate:
+    return mean_interval(scores(group, order, measure, score), name=group.label)
+
+
+def difference(group: Group, reference: Group, order: str, measure: str, score: str) -> Difference:
+    """How far `group` lies above `reference`."""
+    return paired_difference(
+        scores(group, order, measure, score),
+        scores(reference, order, measure, score),
+        names=(group.label, reference.label),
+    )
+
+
+def reference_of(groups: Sequence[Group]) -> Group | None:
+    """What the others are compared with: the first group that looks back with a warp."""
+    return next((group for group in groups if group.runs[0].method == "warpgrad"), None)
+
+
+def comparison_lines(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+    """The table for the terminal: levels of every method, then what the others lose against WarpGrad."""
+    rows = []
+    for measure in measures(groups):
+        for order in ORDERS:
+            for group in groups:
+                cells = [estimate(group, order, measure, score).cell() for score in SCORES]
+                rows.append([f"{group.label}, {order}, {measure}", *cells])
+    reference = reference_of(groups)
+    for order in ORDERS:
+        for group in groups:
+            if reference is not None and group is not reference:
+                cells = [difference(group, reference, order, "loss", score).cell() for score in SCORES]
+                rows.append([f"{group.label} − {reference.label}, {order}, loss", *cells])
+    paper = [f"{PAPER[score]:g}" if score in PAPER else "" for score in SCORES]
+    return ["method, order, measure", *(TITLES[score] for score in SCORES)], [*rows, ["the paper, loss", *paper]]

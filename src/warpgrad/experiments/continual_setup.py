@@ -1,0 +1,147 @@
+"""The parts of the continual experiment: settings, tasks, network, method."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from warpgrad.algorithms import Algorithm, Online
+from warpgrad.engine.run_directory import newest_checkpoint
+from warpgrad.engine.state import load_learner
+from warpgrad.experiments.base import Config
+from warpgrad.experiments.continual_families import AlphabetSequences, Scenario, SineMixtures, alphabet_parts
+from warpgrad.keys import fold
+from warpgrad.layers import feed_forward_warp
+from warpgrad.learner import Learner
+from warpgrad.method import Method
+from warpgrad.objectives import Approximate, Exact
+from warpgrad.rules import SGD
+from warpgrad.tasks.base import TaskFamily
+from warpgrad.tasks.continual import Weighting
+
+WARPED = ("warpgrad", "warp-current")
+"""The methods with something to meta-learn."""
+
+Part = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True)
+class ContinualConfig(Config):
+    """Settings of the continual experiment; the defaults are the paper's, where it states them."""
+
+    method: str = "warpgrad"
+    family: Literal["sine", "alphabets"] = "sine"
+    """Mixtures of two sines, or characters of alphabets."""
+    subtasks: int = 5
+    """T."""
+    steps_per_subtask: int = 20
+    """n; K = nT."""
+    batch_size: int = 5
+    """Examples per adaptation step."""
+    meta_batch_size: int = 5
+    """Validation examples of each seen sub-task in the meta-loss; the paper does not say."""
+    lr: float = 0.001
+    """α."""
+    hidden: int = 200
+    """Units of each hidden layer."""
+    hidden_layers: int = 3
+    """Hidden layers; with 3 there are 4 linear layers. The text can also mean 4."""
+    warp_hidden: int = 100
+    """Hidden units of each warp-layer."""
+    weighting: Literal["balanced", "printed", "mean"] = "balanced"
+    """How the meta-loss weighs earlier sub-tasks; warp-current ignores them."""
+    objective: Literal["exact", "approximate"] = "exact"
+    """L or L̂."""
+    meta_steps: int = 20_000
+    """Meta-steps; methods without a warp take none."""
+    tasks: int = 5
+    """Task sequences per meta-step."""
+    meta_lr: float = 0.001
+    """β, of Adam."""
+    meta_clip: float = 0.0
+    """Largest norm of the meta-gradient; 0 for none, as in the paper."""
+    strength: float = 1e4
+    """λ of online EWC."""
+    decay: float = 1.0
+    """γ of online EWC."""
+    order: tuple[int, ...] = (1, 3, 4, 2, 0)
+    """The other order that test tasks are learned in."""
+    split: Literal["test", "validation"] = "test"
+    """Which held-out tasks to test on; the sweep of the baselines uses validation."""
+    test_tasks: int = 100
+    """Held-out tasks."""
+    test_points: int = 20
+    """Evenly spaced test inputs in each part of [−5, 5]."""
+    test_every: int = 1
+    """Test after every so many steps, and when a sub-task ends."""
+    validation_tasks: int = 20
+    """Held-out tasks for the curve against meta-steps."""
+    validate_every: int = 200
+    """Meta-steps between two points of that curve."""
+    ways: int = 2
+    """Alphabets: characters per sub-task."""
+    scenario: Scenario = "class"
+    """Alphabets: labels of their own for all characters, or labels that begin anew in each sub-task."""
+    alphabets: int = 24
+    """Alphabets: how many, of which a quarter is held out for the test and a sixth for validation."""
+    data: str = ""
+    """Alphabets: a prepared data set; drawn anew if not given."""
+
+
+def family(config: ContinualConfig, part: Part) -> TaskFamily:
+    """p(τ); the sines of different parts differ by their seeds alone."""
+    weighting: Weighting = "current" if config.method == "warp-current" else config.weighting
+    options: dict[str, Any] = {
+        "steps_per_subtask": config.steps_per_subtask,
+        "batch_size": config.batch_size,
+        "meta_batch_size": config.meta_batch_size,
+        "weighting": weighting,
+        "pad": False,
+    }
+    if config.family == "sine":
+        return SineMixtures(config.subtasks, config.test_points, config.device, **options)
+    parts = alphabet_parts(config.seed, config.alphabets, config.subtasks * config.ways, config.data)
+    return AlphabetSequences(parts[part], config.ways, config.scenario, config.device, **options)
+
+
+def algorithm(config: ContinualConfig) -> Algorithm:
+    """Algorithm 1. Eq. 19 is a sum over tasks, sub-tasks and their θ's; as a sum it also stays clear of Adam's ε."""
+    return Online(steps=config.steps_per_subtask * config.subtasks, tasks=config.tasks, reduction="sum")
+
+
+def network(config: ContinualConfig) -> nn.Module:
+    """Linear layers, each ReLU followed by a residual warp-layer. θ0 is drawn first, so all methods share it."""
+    classes = config.ways * (config.subtasks if config.scenario == "class" else 1)
+    first, last = (1, 1) if config.family == "sine" else (14 * 14, classes)
+    widths = [first] + [config.hidden] * config.hidden_layers
+    linears = [nn.Linear(inputs, config.hidden) for inputs in widths[:-1]]
+    head = nn.Linear(config.hidden, last)
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for place, linear in enumerate(linears, start=1):
+        layers[f"linear{place}"] = linear
+        layers[f"relu{place}"] = nn.ReLU()
+        if config.method in WARPED:
+            layers[f"warp{place}"] = feed_forward_warp(config.hidden, hidden=config.warp_hidden, residual=True)
+    layers["head"] = head
+    return nn.Sequential(layers)
+
+
+def build(config: ContinualConfig) -> Method:
+    """The learner, the rule and the objective, with weights drawn by the seed; C = 0."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(fold(config.seed, "weights"))
+        module = network(config).to(config.device)
+    learner = Learner(module, warp=None if config.method in WARPED else (), start={"*": "fixed"})
+    objective = {"exact": Exact, "approximate": Approximate}[config.objective]()
+    return Method(learner, SGD(config.lr), objective if config.method in WARPED else None)
+
+
+def trained(config: ContinualConfig, directory: Path) -> Learner:
+    """The learner of a run."""
+    method = build(config)
+    return load_learner(method, newest_checkpoint(directory)) if config.method in WARPED else method.learner

@@ -1,0 +1,232 @@
+"""Continual learning as task adaptation (App. C, App. J): one task is a sequence of sub-tasks, seen one at a time.
+
+Step k belongs to sub-task t = ⌊k / n⌋ + 1 of T. Adaptation sees batches of that sub-task alone; no past data is kept.
+The meta-loss looks back, on validation batches, all terms at the same θ:
+
+    L_meta(θ) = Σ_{i ≤ t} w_{i,t} L_task(θ, D_i)
+
+| weighting  | w_{i,t}         | meaning                                                                          |
+|------------|-----------------|----------------------------------------------------------------------------------|
+| `balanced` | 1 / (n(T−i+1))  | sub-task i is judged at n(T−i+1) steps, so every sub-task weighs 1 in the sum      |
+| `printed`  | 1 / (n(T−t+1))  | the formula as it stands in App. J: late steps weigh more                         |
+| `mean`     | 1 / t           | the formula as it stands in App. C: early sub-tasks weigh more                    |
+| `current`  | 1/n for i = t   | no looking back: the baseline that may forget                                    |
+
+    ContinualTask([TensorSubTask((x, y)) for x, y in my_data], F.cross_entropy, steps_per_subtask=20, batch_size=5)
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+
+from warpgrad.errors import WarpgradError
+from warpgrad.keys import generator
+from warpgrad.learner import Forward
+from warpgrad.tasks.base import Task
+from warpgrad.tasks.supervised import Loss
+
+Split = Literal["train", "validation"]
+Weighting = Literal["balanced", "printed", "mean", "current"]
+WEIGHTINGS: tuple[Weighting, ...] = ("balanced", "printed", "mean", "current")
+
+Examples = tuple[Tensor, Tensor]
+"""(inputs [n, …], targets [n, …])."""
+SeenExamples = tuple[Tensor, Tensor, Tensor]
+"""(inputs [T, n, …], targets [T, n, …], weights [T])."""
+
+
+class SubTask(ABC):
+    """One member of a sequence: where its examples come from."""
+
+    @abstractmethod
+    def draw(self, split: Split, size: int, draw: Generator) -> Examples:
+        """`size` examples; everything random comes from `draw`, a generator on the CPU."""
+
+    @abstractmethod
+    def test(self) -> Examples:
+        """The examples that the sub-task is tested on."""
+
+
+class TensorSubTask(SubTask):
+    """A sub-task from tensors. Validation data judges the warp; where it is not given, training data does."""
+
+    def __init__(self, train: Examples, validation: Examples | None = None, test: Examples | None = None) -> None:
+        self._splits: dict[Split, Examples] = {
+            "train": train,
+            "validation": train if validation is None else validation,
+        }
+        self._test = self._splits["validation"] if test is None else test
+        for what, (inputs, targets) in (*self._splits.items(), ("test", self._test)):
+            if len(inputs) == 0 or len(inputs) != len(targets):
+                raise WarpgradError(
+                    f"a sub-task's {what} data has {len(inputs)} inputs and {len(targets)} targets; "
+                    "give as many of both, at least 1."
+                )
+
+    def draw(self, split: Split, size: int, draw: Generator) -> Examples:
+        inputs, targets = self._splits[split]
+        index = torch.randint(len(inputs), (size,), generator=draw).to(inputs.device)
+        return inputs[index], targets[index]
+
+    def test(self) -> Examples:
+        return self._test
+
+
+class ContinualTask(Task):
+    """A sequence of sub-tasks; k tells the sub-task. Beyond the end of the sequence the last one goes on.
+
+    What bites: the meta-loss passes the batches of all seen sub-tasks through the model at once, so batch-norm in
+    training mode would normalise over their mixture.
+    """
+
+    def __init__(
+        self,
+        subtasks: Sequence[SubTask],
+        loss: Loss,
+        *,
+        steps_per_subtask: int,
+        batch_size: int,
+        meta_batch_size: int | None = None,
+        order: Sequence[int] | None = None,
+        weighting: Weighting = "balanced",
+        pad: bool = True,
+        metrics: Mapping[str, Loss] | None = None,
+        seed: int = 0,
+        name: str = "continual",
+    ) -> None:
+        """
+        Args:
+            subtasks: The sub-tasks; their inputs and targets have the same shapes but for the number of examples.
+            loss: (prediction, target) -> scalar.
+            steps_per_subtask: n, adaptation steps on each.
+            batch_size: Examples per adaptation step.
+            meta_batch_size: Validation examples of each seen sub-task; `batch_size` if None.
+            order: Places in `subtasks`, each once, in which they are learned; as given if None.
+            weighting: How the meta-loss weighs what was seen.
+            pad: Give all meta-batches the same shape, so that points from different sub-tasks can be stacked. Dearer,
+                and not needed where tasks advance in step, as in Algorithm 1.
+            metrics: Test scores besides the loss, by name.
+        """
+        self.subtasks = tuple(subtasks)
+        self.order = tuple(range(len(self.subtasks)) if order is None else order)
+        meta_size = batch_size if meta_batch_size is None else meta_batch_size
+        if not self.order or len(set(self.order)) < len(self.order) or not set(self.order) <= set(range(len(subtasks))):
+            raise WarpgradError(
+                f"task '{name}' has {len(subtasks)} sub-tasks, which cannot be learned in the order {self.order}: "
+                "name at least one, each at most once, counting from 0."
+            )
+        if min(steps_per_subtask, batch_size, meta_size) < 1:
+            raise WarpgradError(f"task '{name}': steps per sub-task and batch sizes must be at least 1.")
+        if weighting not in WEIGHTINGS:
+            raise WarpgradError(f"weighting={weighting!r} is unknown; choose one of {', '.join(WEIGHTINGS)}.")
+        self.name = name
+        self.weighting = weighting
+        self.steps_per_subtask = steps_per_subtask
+        self.steps = steps_per_subtask * len(self.order)
+        self.measures: dict[str, Loss] = {"loss": loss, **(metrics or {})}
+        """What a sub-task is scored by: the loss, then the metrics."""
+        self._seed = seed
+        self._batch_size, self._meta_size = batch_size, meta_size
+        self._pad = pad and weighting != "current"
+        self.stack_key = (
+            ContinualTask,
+            loss,
+            len(self.order),
+            steps_per_subtask,
+            batch_size,
+            meta_size,
+            weighting,
+            pad,
+        )
+
+    def stage(self, k: int) -> int:
+        """t − 1: how many sub-tasks were finished before step k."""
+        return min(k // self.steps_per_subtask, len(self.order) - 1)
+
+    def subtask(self, k: int) -> int:
+        """The place in `subtasks` of the one that step k learns."""
+        return self.order[self.stage(k)]
+
+    def switches(self, k: int) -> bool:
+        """Whether step k is the first one of another sub-task than step k − 1's."""
+        return k > 0 and self.stage(k) != self.stage(k - 1)
+
+    def weights(self, k: int) -> tuple[float, ...]:
+        """w_{i,t} at step k, in the order of learning; 0 for sub-tasks that are not seen yet."""
+        n, total, t = self.steps_per_subtask, len(self.order), self.stage(k) + 1
+        if self.weighting == "current":
+            return (0.0,) * (t - 1) + (1.0 / n,) + (0.0,) * (total - t)
+        each = {
+            "balanced": [1.0 / (n * (total - i + 1)) for i in range(1, t + 1)],
+            "printed": [1.0 / (n * (total - t + 1))] * t,
+            "mean": [1.0 / t] * t,
+        }[self.weighting]
+        return (*each, *(0.0,) * (total - t))
+
+    def adapt_batch(self, k: int) -> Examples:
+        return self.subtasks[self.subtask(k)].draw("train", self._batch_size, generator(self._seed, k, "adapt"))
+
+    def meta_batch(self, k: int) -> SeenExamples:
+        """Validation batches of the seen sub-tasks, with their weights.
+
+        With `pad` the current one fills the places of those to come, at weight 0: no future data is touched.
+        """
+        t = self.stage(k)
+        places = [t] if self.weighting == "current" else range(t + 1)
+        batches = [
+            self.subtasks[self.order[place]].draw(
+                "validation", self._meta_size, generator(self._seed, k, "meta", place)
+            )
+            for place in places
+        ]
+        weights = [self.weights(k)[place] for place in places]
+        if self._pad:
+            missing = len(self.order) - len(batches)
+            batches += [batches[-1]] * missing
+            weights += [0.0] * missing
+        inputs, targets = (torch.stack(column) for column in zip(*batches, strict=True))
+        dtype = inputs.dtype if inputs.is_floating_point() else torch.get_default_dtype()
+        return inputs, targets, torch.tensor(weights, dtype=dtype, device=inputs.device)
+
+    def test_batches(self) -> Iterable[Examples]:
+        return [subtask.test() for subtask in self.subtasks]
+
+    def loss(self, forward: Forward, batch: Examples) -> Tensor:
+        inputs, targets = batch
+        return self.measures["loss"](forward(inputs), targets)
+
+    def meta_loss(self, forward: Forward, batch: SeenExamples) -> Tensor:
+        if len(batch) != 3:
+            raise WarpgradError("a continual meta-loss needs validation batches: use Exact() or Approximate().")
+        inputs, targets, weights = batch
+        return (weights * per_subtask(self.measures["loss"], forward, inputs, targets)).sum()
+
+    def metrics(self, forward: Forward, batch: Examples) -> dict[str, float]:
+        inputs, targets = batch
+        prediction = forward(inputs)
+        return {name: float(function(prediction, targets).detach()) for name, function in self.measures.items()}
+
+    def with_seed(self, seed: int) -> ContinualTask:
+        other = copy.copy(self)
+        other._seed = seed
+        return other
+
+    def with_order(self, order: Sequence[int]) -> ContinualTask:
+        """The same sub-tasks, all of them, learned in another order."""
+        if sorted(order) != sorted(self.order):
+            raise WarpgradError(f"{tuple(order)} is not another order of the sub-tasks {self.order}.")
+        other = copy.copy(self)
+        other.order = tuple(order)
+        return other
+
+
+def per_subtask(measure: Loss, forward: Forward, inputs: Tensor, targets: Tensor) -> Tensor:
+    """[T]: a measure of the model on the examples [T, n, …] of each sub-task, from one pass over all of them."""
+    predictions = forward(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
+    return torch.stack([measure(own, target) for own, target in zip(predictions, targets, strict=True)])

@@ -1,0 +1,328 @@
+"""The continual experiment: the paper's settings, every method once, resuming, evaluation, page."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import warpgrad as wg
+from warpgrad.engine.run_directory import newest_checkpoint
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.base import Execution, Group
+from warpgrad.experiments.continual import Continual
+from warpgrad.experiments.continual_evaluation import (
+    ORDERS,
+    SCORES,
+    evaluation,
+    held_out,
+    learning_curves,
+    summarise,
+    validation,
+)
+from warpgrad.experiments.continual_results import comparison_lines, difference
+from warpgrad.experiments.continual_setup import ContinualConfig, algorithm, build, family, trained
+from warpgrad.experiments.runner import execute
+from warpgrad.layers.residual import Residual
+from warpgrad.partition import is_warp
+from warpgrad.report.runs import load_run
+from warpgrad.tasks.continual import ContinualTask
+
+EXPERIMENT = Continual()
+TINY: dict[str, Any] = {
+    "subtasks": 3,
+    "steps_per_subtask": 3,
+    "hidden": 8,
+    "hidden_layers": 2,
+    "warp_hidden": 4,
+    "order": (1, 2, 0),
+    "tasks": 2,
+    "meta_steps": 2,
+    "validate_every": 1,
+    "validation_tasks": 2,
+    "test_tasks": 3,
+    "test_points": 4,
+}
+
+
+def tiny(**changes: Any) -> ContinualConfig:
+    return EXPERIMENT.config("small", **{**TINY, **changes})
+
+
+def run(config: ContinualConfig, directory: Path) -> dict[str, Any]:
+    return execute(EXPERIMENT, config, Execution(directory, progress=False))
+
+
+# The paper's settings
+
+
+def test_the_paper_preset_is_the_paper() -> None:
+    stated = {
+        "subtasks": 5,
+        "steps_per_subtask": 20,
+        "batch_size": 5,
+        "lr": 0.001,
+        "hidden": 200,
+        "hidden_layers": 3,
+        "warp_hidden": 100,
+        "weighting": "balanced",
+        "objective": "exact",
+        "meta_steps": 20_000,
+        "tasks": 5,
+        "meta_lr": 0.001,
+        "meta_clip": 0.0,
+        "order": (1, 3, 4, 2, 0),
+        "test_tasks": 100,
+        "family": "sine",
+        "method": "warpgrad",
+    }
+    config = EXPERIMENT.config("paper")
+    assert {name: getattr(config, name) for name in stated} == stated
+    small = EXPERIMENT.config("small")
+    changed = {
+        field.name for field in dataclasses.fields(small) if getattr(small, field.name) != getattr(config, field.name)
+    }
+    assert changed == {"preset", "meta_steps", "validate_every"}, "small keeps the protocol and the networks"
+
+
+def test_the_network_of_the_paper() -> None:
+    method = build(EXPERIMENT.config("paper"))
+    linears = [child for child in method.learner.module if isinstance(child, nn.Linear)]  # type: ignore[union-attr]
+    assert [(one.in_features, one.out_features) for one in linears] == [(1, 200), (200, 200), (200, 200), (200, 1)]
+    kinds = [type(child) for child in method.learner.module]  # type: ignore[union-attr]
+    assert kinds == [nn.Linear, nn.ReLU, Residual] * 3 + [nn.Linear]
+    warps = [child for child in method.learner.module if isinstance(child, Residual)]  # type: ignore[union-attr]
+    for warp in warps:
+        inside = [child for child in warp.modules() if isinstance(child, nn.Linear | nn.Tanh)]
+        assert [type(child) for child in inside] == [nn.Linear, nn.Tanh, nn.Linear]
+        assert [child.out_features for child in inside if isinstance(child, nn.Linear)] == [100, 200]
+        assert all(is_warp(child) for child in inside if isinstance(child, nn.Linear))
+        x = torch.randn(2, 200)
+        torch.testing.assert_close(warp(x), x + nn.Sequential(*inside)(x))
+    assert sum(value.numel() for value in method.learner.phi.values()) == 3 * (200 * 100 + 100 + 100 * 200 + 200)
+    assert set(method.learner.starts.values()) == {"fixed"}, "θ0 is random and not meta-learned"
+    assert not method.parameters("theta0")
+    assert isinstance(method.objective, wg.Exact)
+
+
+def test_the_text_read_as_four_hidden_layers() -> None:
+    module = build(EXPERIMENT.config("paper", hidden_layers=4)).learner.module
+    linears = [child for child in module if isinstance(child, nn.Linear)]  # type: ignore[union-attr]
+    assert [one.out_features for one in linears] == [200, 200, 200, 200, 1]
+    assert sum(isinstance(child, Residual) for child in module) == 4  # type: ignore[union-attr]
+
+
+def test_one_meta_step_at_the_papers_size() -> None:
+    config = EXPERIMENT.config("paper")
+    method = build(config)
+    start = {name: value.clone() for name, value in method.learner.theta0.items()}
+    warp = {name: value.clone() for name, value in method.learner.phi.items()}
+    records = wg.meta_train(
+        method.learner,
+        family(config, "train"),
+        algorithm=algorithm(config),
+        rule=method.rule,
+        objective=method.objective,
+        optimiser=lambda parameters: torch.optim.Adam(parameters, lr=config.meta_lr),
+        meta_steps=1,
+    )
+    assert records[0]["meta_loss"] > 0
+    assert all(torch.equal(value, start[name]) for name, value in method.learner.theta0.items())
+    for name, value in method.learner.phi.items():
+        moved = (value.detach() - warp[name].detach()).abs()
+        # Adam's first step is β wherever the gradient is well above its ε: the sum keeps it there.
+        assert 0.99e-3 < float(moved.median()) <= float(moved.max()) < 1.01e-3
+
+
+def test_all_methods_start_at_the_same_theta0() -> None:
+    found = [build(tiny(method=name)).learner.theta0 for name in EXPERIMENT.methods]
+    for other in found[1:]:
+        assert other.keys() == found[0].keys()
+        assert all(torch.equal(other[name], value) for name, value in found[0].items())
+    assert not torch.equal(found[0]["head.weight"], build(tiny(seed=1)).learner.theta0["head.weight"])
+
+
+def test_warp_current_is_judged_on_the_current_sub_task_alone() -> None:
+    for method, expected in (("warpgrad", "balanced"), ("warp-current", "current")):
+        task = family(tiny(method=method), "train").sample(0)
+        assert isinstance(task, ContinualTask)
+        assert task.weighting == expected
+    printed = family(tiny(weighting="printed"), "train").sample(0)
+    assert isinstance(printed, ContinualTask)
+    assert printed.weighting == "printed"
+
+
+# Every method, whole
+
+
+@pytest.mark.parametrize("method", EXPERIMENT.methods)
+@pytest.mark.parametrize("source", ["sine", "alphabets"])
+def test_each_method_takes_a_meta_step_and_is_tested(method: str, source: str, tmp_path: Path) -> None:
+    config = tiny(method=method, family=source, meta_steps=1, alphabets=4)
+    summary = run(config, tmp_path)
+    learns = method in ("warpgrad", "warp-current")
+    assert summary["steps"] == int(learns)
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [name.startswith("validation/") for record in records for name in record].count(True) == (
+        0 if not learns else 5 if source == "sine" else 10
+    )
+    measures = ["loss"] if source == "sine" else ["loss", "accuracy"]
+    assert set(summary["metrics"]) == {f"{a}/{b}/{c}" for a in ORDERS for b in measures for c in SCORES}
+    result = json.loads((tmp_path / "evaluation.json").read_text())["orders"]
+    for order, expected in (("sequential", [0, 1, 2]), ("shuffled", [1, 2, 0])):
+        found = result[order]
+        assert found["order"] == expected
+        assert found["steps"] == list(range(10))
+        assert len(found["curves"]["loss"]) == len(found["log_seen"]) == 10
+        assert all(len(row) == 3 for row in found["curves"]["loss"])
+        assert [len(values) for values in found["per_task"]["loss"].values()] == [3] * 5
+    assert run(config, tmp_path) == summary, "a finished run is not repeated"
+
+
+def test_meta_training_lowers_the_loss_of_held_out_tasks() -> None:
+    """Twenty-five meta-steps at a larger step size are enough to see φ learn to adapt and to remember."""
+    config = tiny(lr=0.01, hidden=24, warp_hidden=16, meta_lr=0.01, tasks=4, validation_tasks=20, steps_per_subtask=5)
+    method, validate = build(config), validation(config)
+    before = validate(method.learner)
+    wg.meta_train(
+        method.learner,
+        family(config, "train"),
+        algorithm=algorithm(config),
+        rule=method.rule,
+        objective=method.objective,
+        optimiser=lambda parameters: torch.optim.Adam(parameters, lr=config.meta_lr),
+        meta_steps=25,
+    )
+    after = validate(method.learner)
+    assert after["loss/final"] < 0.8 * before["loss/final"]
+    assert after["loss/new"] < 0.8 * before["loss/new"]
+
+
+def test_a_run_that_was_stopped_ends_with_the_same_numbers(tmp_path: Path) -> None:
+    whole, halves = tiny(meta_steps=4), tiny(meta_steps=2)
+    run(whole, tmp_path / "whole")
+    EXPERIMENT.train(halves, Execution(tmp_path / "halves", progress=False))
+    run(dataclasses.replace(halves, meta_steps=4), tmp_path / "halves")
+    first, second = (trained(whole, tmp_path / name).module.state_dict() for name in ("whole", "halves"))
+    assert all(torch.equal(second[name], value) for name, value in first.items())
+    records = [
+        [{**json.loads(line), "seconds": 0} for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("whole", "halves")
+    ]
+    assert records[0] == records[1]
+    evaluations = [json.loads((tmp_path / name / "evaluation.json").read_text()) for name in ("whole", "halves")]
+    assert evaluations[0]["orders"] == evaluations[1]["orders"]
+    assert newest_checkpoint(tmp_path / "halves").name == "step-00000004.safetensors"
+
+
+# Evaluation
+
+
+def test_held_out_tasks_are_the_same_for_all_methods_and_in_both_orders() -> None:
+    for order in ORDERS:
+        first, second = (held_out(tiny(method=name), order, 2) for name in ("warpgrad", "ewc"))
+        for a, b in zip(first, second, strict=True):
+            assert a.order == b.order == ((0, 1, 2) if order == "sequential" else (1, 2, 0))
+            assert all(torch.equal(a.adapt_batch(k)[0], b.adapt_batch(k)[0]) for k in range(9))
+    names = {task.name for task in held_out(tiny(), "sequential", 50)}
+    assert len(names) == 50
+    assert not names & {task.name for task in held_out(tiny(split="validation"), "sequential", 50)}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_curves_are_what_adapt_gives_one_task_at_a_time(order: str) -> None:
+    config = tiny(lr=0.05)
+    learner, tasks = build(config).learner, held_out(config, order, 3)
+    curves = learning_curves(config, learner, tasks)
+    assert curves.steps == [0, 3, 6, 9]
+    for place, task in enumerate(tasks):
+        module = wg.adapt(learner, task, rule=wg.SGD(0.05), steps=9)
+        losses = [float(task.measures["loss"](module(x), y).detach()) for x, y in task.test_batches()]
+        expected = torch.tensor([losses[own] for own in task.order], dtype=torch.float64)
+        torch.testing.assert_close(curves.scores["loss"][place, -1], expected, rtol=1e-5, atol=1e-7)
+
+
+def test_scores_of_a_table_by_hand() -> None:
+    """Two tasks; rows are steps 0, 2, 4, 6, columns sub-tasks in the order of learning."""
+    table = torch.tensor(
+        [
+            [[9.0, 9.0, 9.0], [1.0, 9.0, 9.0], [3.0, 2.0, 9.0], [2.0, 5.0, 4.0]],
+            [[9.0, 9.0, 9.0], [4.0, 9.0, 9.0], [1.0, 2.0, 9.0], [2.0, 2.0, 1.0]],
+        ]
+    )
+    found = summarise(table, [0, 2, 4, 6], [2, 4, 6], higher=False)
+    expected = {
+        "new": [(1 + 2 + 4) / 3, (4 + 2 + 1) / 3],
+        "old": [(3 + (2 + 5) / 2) / 2, (1 + (2 + 2) / 2) / 2],
+        "final": [11 / 3, 5 / 3],
+        "forgetting": [((2 - 1) + (5 - 2)) / 2, ((2 - 1) + (2 - 2)) / 2],
+        "transfer": [((1 - 2) + (2 - 5)) / 2, ((4 - 2) + (2 - 2)) / 2],
+    }
+    for name, values in expected.items():
+        torch.testing.assert_close(found[name], torch.tensor(values))
+    # The same story told in accuracies: what was lost and gained keeps its meaning.
+    turned = summarise(-table, [0, 2, 4, 6], [2, 4, 6], higher=True)
+    torch.testing.assert_close(turned["forgetting"], found["forgetting"])
+    torch.testing.assert_close(turned["transfer"], found["transfer"])
+    torch.testing.assert_close(turned["final"], -found["final"])
+
+
+def test_the_seen_curve_is_the_mean_over_current_and_earlier_sub_tasks() -> None:
+    config = tiny(test_tasks=1)
+    result = evaluation(config, build(config).learner)["orders"]["shuffled"]
+    rows, seen = torch.tensor(result["curves"]["loss"]), torch.tensor(result["log_seen"])
+    for k, count in ((0, 1), (1, 1), (3, 1), (4, 2), (6, 2), (7, 3), (9, 3)):
+        assert float(seen[k]) == pytest.approx(float(rows[k, :count].mean().log10()), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tasks": 0}, "tasks=0"),
+        ({"order": (0, 1)}, "names not each of 3 sub-tasks once"),
+        ({"meta_lr": 0.0}, "meta step size"),
+        ({"meta_clip": -1.0}, "a norm is at least 0"),
+        ({"method": "maml"}, "no method 'maml'"),
+        ({"alphabets": 2}, "need one each"),
+    ],
+)
+def test_settings_that_cannot_be_run_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(WarpgradError, match=message):
+        tiny(**changes)
+
+
+# Page and tables
+
+
+def test_tables_declare_settings_that_can_be_run() -> None:
+    for table in EXPERIMENT.tables:
+        for row in table.rows:
+            EXPERIMENT.config(table.preset, **row.settings)
+    rows = {table.name: [row.settings.get("method", "warpgrad") for row in table.rows] for table in EXPERIMENT.tables}
+    assert set(rows["continual"]) == set(EXPERIMENT.methods)
+
+
+def test_page_and_table_from_finished_runs(tmp_path: Path) -> None:
+    groups = []
+    for method in ("warpgrad", "ewc"):
+        paths = [tmp_path / f"{method}-{seed}" for seed in (0, 1)]
+        for seed, path in enumerate(paths):
+            run(tiny(method=method, seed=seed), path)
+        evaluations = tuple(json.loads((path / "evaluation.json").read_text()) for path in paths)
+        groups.append(Group(method, tuple(load_run(path) for path in paths), evaluations))
+    header, rows = comparison_lines(groups)
+    assert len(rows) == 2 * 2 + 2 + 1
+    assert all(len(row) == len(header) for row in rows)
+    assert rows[-1][1:3] == ["0.001", "0.01"]
+    gap = difference(groups[1], groups[0], "sequential", "loss", "final")
+    finals = [[one["metrics"]["sequential/loss/final"] for one in group.evaluations] for group in groups[:2]]
+    assert gap.mean == pytest.approx(sum(finals[1]) / 2 - sum(finals[0]) / 2, abs=1e-9)
+    text = EXPERIMENT.page(groups, "Continual").write(tmp_path / "page.html").read_text()
+    for word in ("ewc − warpgrad, shuffled", "preset small", "~0.001", "Predictions as sub-tasks come"):
+        assert word in text
+    assert text.count("data:image/png") >= 2 + 2 + 2 + 5
