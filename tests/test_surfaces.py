@@ -8,6 +8,9 @@ import pytest
 import torch
 
 import warpgrad as wg
+from warpgrad.engine.run_directory import newest_checkpoint
+from warpgrad.engine.state import load_learner
+from warpgrad.experiments.base import Execution
 from warpgrad.experiments.minima import minima, reached
 from warpgrad.experiments.synthetic import COLUMNS, Synthetic, SyntheticConfig, Test, build, descend
 from warpgrad.tasks.surfaces import Position, ResidualOmega, SurfaceFamily, draw_coefficients, surface
@@ -132,6 +135,16 @@ def test_the_paper_preset_is_the_papers():
     assert config.objective == "exact"
     assert (config.test_surfaces, config.test_starts) == (200, 10)
     assert next(table for table in Synthetic.tables if table.name == "synthetic").seeds == 10
+
+
+def test_the_paper_preset_takes_a_meta_step(tmp_path):
+    experiment = Synthetic()
+    config = experiment.config("paper", meta_steps=1)
+    before = build(config).learner.module.state_dict()
+    assert experiment.train(config, Execution(tmp_path / "run", progress=False)) == 1
+    after = load_learner(build(config), newest_checkpoint(tmp_path / "run")).module.state_dict()
+    assert not torch.equal(before["omega.g.2.weight"], after["omega.g.2.weight"])
+    assert torch.equal(before["theta"], after["theta"]), "starts are drawn afresh, never learned"
 
 
 def test_bad_settings_are_refused():
