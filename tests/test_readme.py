@@ -18,7 +18,7 @@ def test_the_twenty_lines_run_and_help(capsys):
     before, after = (float(value) for value in re.findall(r"'loss': ([\d.]+)", capsys.readouterr().out))
     assert after < 0.5 * before
     assert type(names["fitted"]).__name__ == "Sequential"
-    assert len([line for line in code.splitlines() if line.strip()]) <= 22
+    assert len([line for line in code.splitlines() if line.strip()]) <= 20
 
 
 def test_every_file_that_the_documents_name_exists():
