@@ -114,11 +114,14 @@ def report(words: list[str]) -> None:
     given: ReportArguments = parse(ReportArguments, words, "warpgrad report")
     if not given.runs:
         raise WarpgradError("name at least one run directory: warpgrad report RUN...")
-    experiments = {_run_config(path)[0].name: _run_config(path)[0] for path in given.runs}
+    experiments = {experiment.name: experiment for experiment, _ in map(_run_config, given.runs)}
     if len(experiments) > 1:
-        raise WarpgradError(f"a page is about one experiment, these runs are of {' and '.join(experiments)}.")
-    (experiment,) = experiments.values()
-    page = experiment.page(_groups(given.runs), f"{experiment.name}: {experiment.summary}")
+        from warpgrad.report import load_run, run_page
+
+        page = run_page([load_run(path) for path in given.runs])
+    else:
+        (experiment,) = experiments.values()
+        page = experiment.page(_groups(given.runs), f"{experiment.name}: {experiment.summary}")
     print(page.write(given.out))
 
 

@@ -47,7 +47,6 @@ from warpgrad.tasks.surfaces import EDGE, Form, Position, ResidualOmega, Surface
 if TYPE_CHECKING:
     from warpgrad.report.page import Page
 
-COLUMNS = ("gd", "gd_tuned", "warp_matched", "warp", "gd_shifted", "momentum", "adam")
 TUNED_LR = 0.08
 """Step size of one more gradient descent, the control for a geometry that only shortens steps: the best of 0.05, 0.06,
 0.07, 0.08 and 0.1 on the validation surfaces of four seeds."""
