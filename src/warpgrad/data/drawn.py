@@ -2,9 +2,11 @@
 
 The embedded default where no handwriting is on disk: same format, same pipeline. The generator was tuned by hand until
 its ink, stroke width and distances within and between characters were near those of all 46 usable alphabets of
-Omniglot, held-out ones included; so likeness in these is by construction and no evidence. An alphabet is a style (`glyphs`), its characters are strokes (`strokes`, `shapes`),
-people draw them (`hands`) with a pen (`pen`). The same seed is meant to give the same bytes on every machine
-(`draws`); one machine was tried, with NumPy's vector paths on and off.
+Omniglot, held-out ones included; so likeness in these is by construction and no evidence.
+
+An alphabet is a style (`glyphs`), its characters are strokes (`strokes`, `shapes`), people draw them (`hands`) with a
+pen (`pen`). The same seed is meant to give the same bytes on every machine (`draws`); one machine was tried, with
+NumPy's vector paths on and off.
 """
 
 from __future__ import annotations
