@@ -102,8 +102,8 @@ def test_reproduce_runs_what_is_missing_and_builds_the_table(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "1 runs, 0 of them finished" in done.stderr
     assert "geometry, from x0" in done.stdout
-    assert (root / "index.html").exists()
-    assert {path.name for path in (root / "figures").iterdir()} >= {
+    assert (root / "synthetic" / "index.html").exists()
+    assert {path.name for path in (root / "synthetic" / "figures").iterdir()} >= {
         "surfaces-and-descents-1.png",
         "loss-against-step-1.png",
     }

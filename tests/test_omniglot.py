@@ -24,7 +24,7 @@ from warpgrad.experiments.omniglot import Omniglot, trained
 from warpgrad.experiments.omniglot_activations import ActivationRecord, activation_statistics
 from warpgrad.experiments.omniglot_config import METHODS, OmniglotConfig
 from warpgrad.experiments.omniglot_evaluation import adapt_and_test
-from warpgrad.experiments.omniglot_methods import ChannelsLast, network, recipe, training_tasks, warped_learner
+from warpgrad.experiments.omniglot_methods import network, recipe, training_tasks, warped_learner
 from warpgrad.experiments.omniglot_results import difference, distinct, per_task
 from warpgrad.experiments.reproduction import cells, finished
 from warpgrad.experiments.runner import command, execute
@@ -294,8 +294,8 @@ def test_channels_last_changes_the_layout_and_not_the_numbers(tiny):
     config = tiny(filters=5)
     images, labels = torch.rand(4, 1, 28, 28, dtype=torch.float64), torch.tensor([0, 1, 2, 3])
     found = []
-    for kind in (Learner, ChannelsLast):
-        learner = kind(network(config).double(), warp=())
+    for channels_last in (False, True):
+        learner = Learner(network(config).double(), warp=(), channels_last=channels_last)
         theta = {name: value.detach().contiguous().requires_grad_() for name, value in learner.theta0.items()}
         loss = F.cross_entropy(learner.bind(theta, learner.buffers())(images), labels)
         found.append(torch.autograd.grad(loss, list(theta.values())))
@@ -303,6 +303,9 @@ def test_channels_last_changes_the_layout_and_not_the_numbers(tiny):
     bound = learner.bind(theta, learner.buffers())
     assert bound._weights["block2.conv.weight"].is_contiguous(memory_format=torch.channels_last)
     assert learner.theta0["block2.conv.weight"].is_contiguous(memory_format=torch.channels_last)
+    # One input channel: both layouts fit, and the strides must say which.
+    assert bound._weights["block1.conv.weight"].stride(1) == 1
+    assert learner.module.block1.conv(images).is_contiguous(memory_format=torch.channels_last)
 
 
 def test_batch_norm_follows_the_batch_in_adaptation_and_the_task_at_test(tiny, store):

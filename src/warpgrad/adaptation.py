@@ -64,6 +64,8 @@ class Adaptation:
 
     size = 1
     """How many tasks advance together."""
+    mapped = False
+    """Whether losses are evaluated by `torch.vmap` over a stack of tasks."""
 
     def __init__(self, learner: Learner, rule: Rule, task: Task, key: int) -> None:
         """`key` seeds the start and the dropout masks of this task in this meta-step."""

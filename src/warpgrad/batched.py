@@ -27,6 +27,8 @@ T = TypeVar("T")
 class BatchedAdaptation(Adaptation):
     """Several tasks under adaptation in step. Has the methods of `Adaptation`; losses have one entry per task."""
 
+    mapped = True
+
     def __init__(self, learner: Learner, rule: Rule, tasks: Sequence[Task], keys: Sequence[int]) -> None:
         super().__init__(learner, rule, tasks[0], keys[0])
         self.tasks = list(tasks)

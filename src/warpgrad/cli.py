@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 import tyro
 
+from warpgrad.allocator import keep_freed_memory
 from warpgrad.errors import WarpgradError
 from warpgrad.version import __version__
 
@@ -36,6 +37,7 @@ warpgrad {version}: Warped Gradient Descent
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point: never a traceback for what the user can mend."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    keep_freed_memory()
     try:
         sys.exit(_dispatch(words))
     except WarpgradError as error:

@@ -132,11 +132,11 @@ class ReproduceArguments:
     preset: str | None = None
     """Another preset than the table's own."""
     seeds: int | None = None
-    """Another number of seeds than the table's own."""
+    """The same number of seeds for every row, instead of the table's own."""
     workers: int = 2
     """Processes of one thread each."""
     out: Path | None = None
-    """Where its runs and its page go; runs/TABLE if not given."""
+    """Where its runs and, in a folder of the table's name, its page go; runs/EXPERIMENT if not given."""
     record: Path | None = None
     """Also write configs, seeds, results and commands of all runs into this one file."""
 
@@ -146,18 +146,18 @@ def reproduce(words: list[str]) -> None:
     given: ReproduceArguments = parse(ReproduceArguments, words, "warpgrad reproduce")
     table = find_table(given.table)
     experiment = find_experiment(table.experiment)
-    preset, seeds = given.preset or table.preset, table.seeds if given.seeds is None else given.seeds
-    if seeds < 1:
-        raise WarpgradError(f"seeds={seeds}: at least 1 seed must be run.")
-    root = given.out or Path("runs") / table.name
-    groups = reproduce_table(experiment, table, root, preset=preset, seeds=seeds, workers=given.workers)
+    preset = given.preset or table.preset
+    if given.seeds is not None and given.seeds < 1:
+        raise WarpgradError(f"seeds={given.seeds}: at least 1 seed must be run.")
+    root = given.out or Path("runs") / experiment.name
+    groups = reproduce_table(experiment, table, root, preset=preset, seeds=given.seeds, workers=given.workers)
     page = experiment.page(groups, table.title)
-    page.write(root / "index.html")
-    page.write_figures(root / "figures")
+    index = page.write(root / table.name / "index.html")
+    page.write_figures(root / table.name / "figures")
     if given.record is not None:
         _record(given.record, groups)
-    _print_table(experiment, groups, f"{table.title} (preset {preset}, {seeds} seeds)")
-    print(f"page: {root / 'index.html'}")
+    _print_table(experiment, groups, f"{table.title} (preset {preset})")
+    print(f"page: {index}")
 
 
 @dataclass(frozen=True)

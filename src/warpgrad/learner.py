@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -21,7 +21,8 @@ from warpgrad.errors import WarpgradError
 from warpgrad.keys import fold, isolated_rng, seed_global
 from warpgrad.normalisation import POLICIES, BatchNormPolicy, Modes, reset_statistics, without_statistics
 from warpgrad.partition import Selector, matches, partition, unmark
-from warpgrad.tensors import Tensors, detached, select
+from warpgrad.second_order import SecondOrderKernels
+from warpgrad.tensors import Tensors, detached, laid_channels_last, select
 
 Start = Literal["learned", "fixed", "zero", "fresh"]
 """Where a task parameter begins on every task.
@@ -53,6 +54,7 @@ class Learner:
         start: Mapping[str, Start] | None = None,
         batch_norm: BatchNormPolicy = "running",
         allow_unused: bool = False,
+        channels_last: bool = False,
     ) -> None:
         """
         Args:
@@ -63,10 +65,13 @@ class Learner:
             start: Start policies by pattern, the last match wins; `learned` where none matches.
             batch_norm: What normalisation layers use, see `warpgrad.normalisation`.
             allow_unused: Give a parameter that a loss does not touch a zero gradient instead of an error.
+            channels_last: Keep the weights of 2-D convolutions, and so their outputs, channels-last, which is faster
+                on CPUs; converts the module's own.
         """
         if batch_norm not in POLICIES:
             raise WarpgradError(f"batch_norm={batch_norm!r} is unknown; choose one of {', '.join(POLICIES)}.")
-        self.module = module
+        self.module = module.to(memory_format=torch.channels_last) if channels_last else module  # type: ignore[call-overload]
+        self.channels_last = channels_last
         self.batch_norm = batch_norm
         self.allow_unused = allow_unused
         self.partition = partition(module, task, warp, constant)
@@ -78,6 +83,7 @@ class Learner:
         self._fresh = _owners(module, [name for name, policy in self.starts.items() if policy == "fresh"])
         self._modes = Modes(module, batch_norm)
         self._tied = len(list(module.named_parameters(remove_duplicate=False))) > len(parameters)
+        self._twice: Literal["phi", "theta"] | None = None
         self._recurrent = any(isinstance(child, nn.RNNBase) for child in module.modules())
 
     @property
@@ -123,6 +129,9 @@ class Learner:
         With a key, dropout masks are functions of it, drawn by seeding torch's global generator; without one they
         come from that generator as it is.
         """
+        if self.channels_last:
+            # Updates and the replay buffer may have lost the layout.
+            theta = {name: laid_channels_last(value) for name, value in theta.items()}
         return Forward(self, theta, self.phi if phi is None else phi, buffers, key, training)
 
     def adapted(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
@@ -150,16 +159,29 @@ class Learner:
                 child.training = flag
 
     @contextmanager
-    def second_order(self) -> Iterator[None]:
-        """Use only kernels whose backward can be differentiated again.
+    def second_order(self, *, mapped: bool = False, theta: bool = False) -> Iterator[None]:
+        """Forward passes inside the block are going to be differentiated twice.
 
-        Fused attention has no second derivative, nor have cuDNN's recurrent kernels.
+        Fused attention has no second derivative, nor have cuDNN's recurrent kernels: their plain forms are used. Other
+        operations get a cheaper one, see `warpgrad.second_order`, unless they are mapped over a stack of tasks. The
+        second derivative is for φ, and with `theta` for θ too.
         """
         with ExitStack() as stack:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             if self._recurrent and self.device.type == "cuda":
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-            yield
+            before = self._twice
+            self._twice = None if mapped else ("theta" if theta else "phi")
+            try:
+                yield
+            finally:
+                self._twice = before
+
+    def _kernels(self, theta: Mapping[str, Tensor]) -> AbstractContextManager[Any]:
+        """What a forward pass with this θ runs under."""
+        if self._twice is None:
+            return nullcontext()
+        return SecondOrderKernels(constant=theta.values() if self._twice == "phi" else ())
 
 
 class Forward:
@@ -180,6 +202,7 @@ class Forward:
     ) -> None:
         self.learner = learner
         self.buffers: Tensors = dict(buffers)
+        self._theta = theta
         self._weights = {**theta, **phi}
         self._key = key
         self._training = training
@@ -193,7 +216,10 @@ class Forward:
         if self._training and self._key is not None:
             seed_global(learner.device, fold(self._key, self._calls))
         self._calls += 1
-        output = functional_call(learner.module, {**self._weights, **buffers}, args, kwargs, tie_weights=learner._tied)
+        with learner._kernels(self._theta):
+            output = functional_call(
+                learner.module, {**self._weights, **buffers}, args, kwargs, tie_weights=learner._tied
+            )
         self.buffers = detached(buffers)
         return output
 

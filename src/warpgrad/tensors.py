@@ -112,3 +112,15 @@ def shapes(tree: Any) -> str:
     if isinstance(tree, tuple | list):
         return "(" + ", ".join(shapes(value) for value in tree) + ")"
     return type(tree).__name__
+
+
+def laid_channels_last(value: Tensor) -> Tensor:
+    """The same values, channels-last where there are four dimensions; differentiable, and no copy where none is due.
+
+    One input channel fits both layouts, and `contiguous` would keep the strides of the other; convolutions go by them.
+    """
+    if value.ndim != 4 or value.stride(1) == 1:
+        return value
+    if value.shape[1] == 1 and value.is_contiguous():
+        return value.reshape(value.shape[0], *value.shape[2:], 1).permute(0, 3, 1, 2)
+    return value.contiguous(memory_format=torch.channels_last)

@@ -50,6 +50,13 @@ class Row:
     label: str
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     paper: float | None = None
+    seeds: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Seeds at a preset, where they are not the table's."""
+    at: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    """Further settings at a preset: what its smaller sizes call for."""
+
+    def settings_at(self, preset: str) -> dict[str, Any]:
+        return {**self.settings, **self.at.get(preset, {})}
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,9 @@ class Table:
     rows: tuple[Row, ...]
     seeds: int
     preset: str = "paper"
+
+    def seeds_of(self, row: Row, preset: str) -> int:
+        return row.seeds.get(preset, self.seeds)
 
 
 @dataclass(frozen=True)

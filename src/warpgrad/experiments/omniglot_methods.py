@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from warpgrad.algorithms import Offline, Online, Unrolled
 from warpgrad.algorithms.base import Algorithm
@@ -18,30 +17,13 @@ from warpgrad.experiments.omniglot_config import OmniglotConfig
 from warpgrad.initialisers import FOMAML, Fixed, Initialiser, Leap, Reptile
 from warpgrad.keys import fold
 from warpgrad.layers import OMNIGLOT_WARPS, identity_, warp_convnet
-from warpgrad.learner import Forward, Learner, Start
+from warpgrad.learner import Learner, Start
 from warpgrad.meta_optimiser import OptimiserFactory
 from warpgrad.method import Group, Method
 from warpgrad.objectives import Approximate, Exact
 from warpgrad.rules import SGD
 from warpgrad.rules.base import Learned, Rule
 from warpgrad.tasks.supervised import TaskList
-
-
-class ChannelsLast(Learner):
-    """A learner whose convolutions run on channels-last tensors, which is faster on CPUs.
-
-    Adaptation keeps the layout of θ, but a point that comes back from the replay buffer has lost it.
-    """
-
-    def __init__(self, module: nn.Module, **options: Any) -> None:
-        super().__init__(module.to(memory_format=torch.channels_last), **options)  # type: ignore[call-overload]
-
-    def bind(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], **options: Any) -> Forward:
-        laid_out = {
-            name: value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value
-            for name, value in theta.items()
-        }
-        return super().bind(laid_out, buffers, **options)
 
 
 @dataclass(frozen=True)
@@ -60,7 +42,7 @@ def network(config: OmniglotConfig) -> nn.Sequential:
 
 
 def plain_learner(config: OmniglotConfig, start: Mapping[str, Start] | None = None) -> Learner:
-    return ChannelsLast(network(config).to(config.device), warp=(), start=start)
+    return Learner(network(config).to(config.device), warp=(), start=start, channels_last=True)
 
 
 def warped_learner(config: OmniglotConfig) -> Learner:
@@ -76,7 +58,7 @@ def warped_learner(config: OmniglotConfig) -> Learner:
     start: dict[str, Start] = {"*": "fixed"} if config.theta0 == "random" else {}
     if config.warp.endswith("film"):
         start["*film"] = "zero"
-    return ChannelsLast(module.to(config.device), start=start)
+    return Learner(module.to(config.device), start=start, channels_last=True)
 
 
 def multi_headed_learner(config: OmniglotConfig) -> Learner:
@@ -87,7 +69,8 @@ def multi_headed_learner(config: OmniglotConfig) -> Learner:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(fold(config.seed, "heads"))
         heads = [nn.Linear(head.in_features, head.out_features) for _ in range(config.tasks)]
-    return ChannelsLast(MultiHeaded(plain[:-1], heads).to(config.device), warp=(), allow_unused=True)
+    module = MultiHeaded(plain[:-1], heads).to(config.device)
+    return Learner(module, warp=(), allow_unused=True, channels_last=True)
 
 
 def inner_rule(config: OmniglotConfig) -> Rule:

@@ -20,7 +20,7 @@ from warpgrad.engine.files import read_json
 from warpgrad.engine.interrupts import Interrupted, Interrupts
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Config, Experiment, Group, Row, Table
-from warpgrad.experiments.runner import python_command, settings
+from warpgrad.experiments.runner import python_command, run_name, settings
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,18 @@ class Cell:
     directory: Path
 
 
-def cells(experiment: Experiment[Any], table: Table, root: Path, preset: str, seeds: int) -> list[Cell]:
-    """All runs of a table, seed by seed, so that a table that is cut short is complete for its first seeds."""
+def cells(experiment: Experiment[Any], table: Table, root: Path, preset: str, seeds: int | None) -> list[Cell]:
+    """All runs of a table, seed by seed, so that a table that is cut short is complete for its first seeds.
+
+    A run is named by its settings, so that tables that share a run share its directory.
+    """
+    counts = {row.label: table.seeds_of(row, preset) if seeds is None else seeds for row in table.rows}
     found = []
-    for seed in range(seeds):
+    for seed in range(max(counts.values())):
         for row in table.rows:
-            config = experiment.config(preset, **{**row.settings, "seed": seed})
-            name = "".join(letter if letter.isalnum() or letter in ".+-" else "-" for letter in row.label.lower())
-            found.append(Cell(row, config, root / f"{preset}-{name}-seed{seed}"))
+            if seed < counts[row.label]:
+                config = experiment.config(preset, **{**row.settings_at(preset), "seed": seed})
+                found.append(Cell(row, config, root / run_name(experiment, config)))
     return found
 
 
@@ -96,7 +100,7 @@ def _started(command: list[str]) -> subprocess.Popen[str]:
 
 
 def reproduce(
-    experiment: Experiment[Any], table: Table, root: Path, *, preset: str, seeds: int, workers: int
+    experiment: Experiment[Any], table: Table, root: Path, *, preset: str, seeds: int | None, workers: int
 ) -> list[Group]:
     """Run what is missing of a table; returns its rows with their runs."""
     from warpgrad.report.runs import load_run

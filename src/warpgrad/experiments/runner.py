@@ -29,8 +29,20 @@ def settings(experiment: Experiment[C], config: C) -> dict[str, Any]:
 
 
 def default_directory(experiment: Experiment[C], config: C, root: Path = Path("runs")) -> Path:
-    """Where a run goes when nobody says: runs/EXPERIMENT/PRESET-METHOD-seedN."""
-    return root / experiment.name / f"{config.preset}-{config.method}-seed{config.seed}"
+    """Where a run goes when nobody says: runs/EXPERIMENT/NAME."""
+    return root / experiment.name / run_name(experiment, config)
+
+
+def run_name(experiment: Experiment[C], config: C) -> str:
+    """PRESET-METHOD-seedN, with every other setting that differs from the preset: runs that differ never share one."""
+    base = experiment.presets[config.preset]
+    changed = [
+        f"{field.name}={getattr(config, field.name)}"
+        for field in dataclasses.fields(config)
+        if field.name not in ("preset", "method", "seed") and getattr(config, field.name) != getattr(base, field.name)
+    ]
+    name = "-".join([config.preset, config.method, *changed, f"seed{config.seed}"])
+    return "".join(letter if letter.isalnum() or letter in ".+-=_" else "-" for letter in name)
 
 
 def execute(experiment: Experiment[C], config: C, execution: Execution) -> dict[str, Any]:

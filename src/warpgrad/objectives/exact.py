@@ -18,17 +18,13 @@ class Exact(Objective):
 
     def step(self, adaptation: Adaptation, point: Point) -> ObjectiveStep:
         learner, rule = adaptation.learner, adaptation.rule
-        with learner.second_order():
+        with learner.second_order(mapped=adaptation.mapped):
             inner = adaptation.inner(point, create_graph=True)
-            new_theta, new_state = adaptation.update(inner.gradient, point.state, point.theta)
-            meta_loss = adaptation.meta_loss(new_theta, inner.buffers, point.k)
-            adaptation.check_finite(meta_loss, "the meta loss", point.k)
-            phi, meta = gradients(
-                meta_loss.sum(),
-                learner.phi,
-                rule.meta,
-                what="the meta loss",
-                allow_unused=learner.allow_unused,
-            )
+        new_theta, new_state = adaptation.update(inner.gradient, point.state, point.theta)
+        meta_loss = adaptation.meta_loss(new_theta, inner.buffers, point.k)
+        adaptation.check_finite(meta_loss, "the meta loss", point.k)
+        phi, meta = gradients(
+            meta_loss.sum(), learner.phi, rule.meta, what="the meta loss", allow_unused=learner.allow_unused
+        )
         transition = adaptation.transition(point, inner, new_theta, new_state)
         return ObjectiveStep(transition, meta_loss.detach(), phi, meta)

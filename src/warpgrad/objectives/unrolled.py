@@ -32,19 +32,19 @@ def unrolled(adaptation: Adaptation, start: Point, steps: int, *, theta0_only: b
     The gradient for θ0 has one entry per task in a stack and covers learned parameters only.
     """
     learner, rule = adaptation.learner, adaptation.rule
-    with learner.second_order():
-        begin = leaves(start.theta)
-        point = Point(start.k, begin, start.buffers, start.state)
+    begin = leaves(start.theta)
+    point = Point(start.k, begin, start.buffers, start.state)
+    with learner.second_order(mapped=adaptation.mapped, theta=True):
         for _ in range(steps):
             inner = adaptation.inner(point, create_graph=True, theta=point.theta)
             theta, state = adaptation.update(inner.gradient, point.state, point.theta)
             point = Point(following(point.k), theta, inner.buffers, state)
-        meta_loss = adaptation.meta_loss(point.theta, point.buffers, point.k)
-        adaptation.check_finite(meta_loss, "the meta loss", point.k)
-        groups = [select(begin, learner.learned)]
-        if not theta0_only:
-            groups += [learner.phi, rule.meta]
-        found = gradients(meta_loss.sum(), *groups, what="the meta loss", allow_unused=learner.allow_unused)
+    meta_loss = adaptation.meta_loss(point.theta, point.buffers, point.k)
+    adaptation.check_finite(meta_loss, "the meta loss", point.k)
+    groups = [select(begin, learner.learned)]
+    if not theta0_only:
+        groups += [learner.phi, rule.meta]
+    found = gradients(meta_loss.sum(), *groups, what="the meta loss", allow_unused=learner.allow_unused)
     phi, meta = ({}, {}) if theta0_only else (found[1], found[2])
     last = Point(point.k, detached(point.theta), point.buffers, detached(point.state))
     return UnrolledStep(meta_loss.detach(), found[0], phi, meta, last)
