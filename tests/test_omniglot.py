@@ -468,6 +468,7 @@ def test_tables_hold_the_papers_figures_and_can_be_run(tmp_path, store):
     assert [row.settings.get("samples", 1) for row in tables["omniglot-eta"].rows] == [1, 20, None]
     assert {name: table.seeds for name, table in tables.items()} == {
         "omniglot": 10, "omniglot-tasks": 10, "omniglot-ablation": 4, "omniglot-eta": 4, "omniglot-natural": 4,
+        "omniglot-kfac": 2,
     }  # fmt: skip
     for table in tables.values():
         found = cells(EXPERIMENT, table, tmp_path, "paper", 1)
@@ -475,6 +476,14 @@ def test_tables_hold_the_papers_figures_and_can_be_run(tmp_path, store):
         assert not any(finished(EXPERIMENT, cell) for cell in found)
     natural = [cell.config for cell in cells(EXPERIMENT, tables["omniglot-natural"], tmp_path, "paper", 1)]
     assert {(config.test_batch, config.test_lr, config.theta0) for config in natural} == {(200, 1.0, "random")}
+    small = cells(EXPERIMENT, tables["omniglot-natural"], tmp_path, "small", None)
+    assert {cell.config.test_batch for cell in small} == {32}
+    assert [cell.row.label for cell in small].count("SGD") == 4
+    # The default of the ablation is the first row of the main table: one run serves both.
+    shared = [
+        cells(EXPERIMENT, tables[name], tmp_path, "small", 1)[0].directory for name in ("omniglot", "omniglot-eta")
+    ]
+    assert shared[0] == shared[1]
     online = next(row for row in tables["omniglot-ablation"].rows if row.label == "online")
     assert online.settings["meta_lr"] == 0.001
 

@@ -1,0 +1,193 @@
+"""One Warp-Leap meta-step, data included, against the same arithmetic in a bare loop over tensors in memory.
+
+    python benchmarks/omniglot_step.py [--repetitions 5] [--steps 20] [--tasks 2] [--filters 32] [--batch-size 20]
+
+| way           | what it does                                                                                    |
+|---------------|-------------------------------------------------------------------------------------------------|
+| `warpgrad`    | Algorithm 2 with Leap through the library: drawings are chosen, transformed, batched as in a run |
+| `bare`        | the same network, batches and formulas written out below: no library, no data, no checks         |
+| `approximate` | `warpgrad` with the first-order objective                                                       |
+| `built-in`    | `warpgrad` with PyTorch's own second derivatives: what `warpgrad.second_order` saves            |
+
+`bare` uses the library's second-order kernels too, so that both do the same arithmetic. Ways take turns within each
+repetition, so that a busy machine hits all alike; ratios are medians of ratios of processor time within repetitions.
+Fails where θ0 and φ after the meta-step differ between `warpgrad` and `bare`, or a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call
+
+from warpgrad.allocator import keep_freed_memory
+from warpgrad.data import Alphabets
+from warpgrad.experiments.omniglot_config import PRESETS, OmniglotConfig
+from warpgrad.experiments.omniglot_data import open_data
+from warpgrad.experiments.omniglot_methods import recipe, warped_learner
+from warpgrad.keys import fold, generator
+from warpgrad.learner import Learner
+from warpgrad.meta_optimiser import MetaOptimiser
+from warpgrad.second_order import SecondOrderKernels
+from warpgrad.tasks.alphabets import alphabet_tasks
+from warpgrad.tensors import Tensors, laid_channels_last
+
+OVER_BARE, OVER_APPROXIMATE = 1.15, 2.5
+CHECKED_STEPS = 3
+"""Numbers are compared after a few updates: float32 differences grow with every step of η = 1."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="One Warp-Leap meta-step against a bare loop.")
+    parser.add_argument("--repetitions", type=int, default=5, help="How often each way is timed.")
+    parser.add_argument("--steps", type=int, default=20, help="K.")
+    parser.add_argument("--tasks", type=int, default=2, help="Tasks in the meta-step.")
+    parser.add_argument("--filters", type=int, default=32, help="Channels of each block.")
+    parser.add_argument("--batch-size", type=int, default=20, help="Drawings per batch.")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    config = dataclasses.replace(
+        PRESETS["small"],
+        steps=given.steps,
+        meta_batch=given.tasks,
+        filters=given.filters,
+        batch_size=given.batch_size,
+    )
+    few = ways_of(dataclasses.replace(config, steps=CHECKED_STEPS))
+    for name, value in few["bare"]().items():
+        torch.testing.assert_close(few["warpgrad"]()[name].detach(), value, rtol=1e-4, atol=1e-6)
+    ways = ways_of(config)
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for way in ways.values():  # warm up
+        way()
+    for _ in range(given.repetitions):
+        for name, way in ways.items():
+            began = time.process_time()
+            way()
+            seconds[name].append(time.process_time() - began)
+    points = config.steps * config.meta_batch
+    print(f"{'way':<12} {'ms per (task, step)':>20} {'ratio to warpgrad':>18}")
+    for name, values in seconds.items():
+        ratio = _ratio(values, seconds["warpgrad"])
+        print(f"{name:<12} {1e3 * statistics.median(values) / points:20.1f} {ratio:18.3f}")
+    over_bare = _ratio(seconds["warpgrad"], seconds["bare"])
+    over_approximate = _ratio(seconds["warpgrad"], seconds["approximate"])
+    print(f"warpgrad / bare {over_bare:.3f} (at most {OVER_BARE})")
+    print(f"exact / approximate {over_approximate:.2f} (at most {OVER_APPROXIMATE})")
+    if over_bare > OVER_BARE or over_approximate > OVER_APPROXIMATE:
+        raise SystemExit(1)
+
+
+def ways_of(config: OmniglotConfig) -> dict[str, Callable[[], Tensors]]:
+    """Every way to one meta-step; each begins at the same weights and returns θ0 and φ after it."""
+    alphabets = Alphabets(open_data(config.data), config.seed, config.protocol)
+    family = alphabet_tasks(alphabets, alphabets.split(config.tasks).train, batch_size=config.batch_size)
+    tasks = family.meta_batch(0, config.meta_batch)
+    keys = list(range(config.meta_batch))
+    # Made before any clock starts; one more than the steps, for Leap's last loss.
+    batches = [[(task.adapt_batch(k), task.meta_batch(k)) for k in range(config.steps + 1)] for task in tasks]
+
+    def ours(**changes: Any) -> Tensors:
+        chosen = recipe(dataclasses.replace(config, **changes))
+        update = MetaOptimiser(chosen.method, chosen.optimiser)
+        chosen.algorithm.meta_step(chosen.method, tasks, keys, update)
+        return {**chosen.method.learner.theta0, **chosen.method.learner.phi}
+
+    return {
+        "warpgrad": ours,
+        "bare": partial(bare, config, batches, keys),
+        "approximate": partial(ours, objective="approximate"),
+        "built-in": partial(with_built_in, ours),
+    }
+
+
+def bare(config: OmniglotConfig, batches: list[list[Any]], keys: list[int]) -> Tensors:
+    """Algorithm 2 with Leap, η = 1, SGD everywhere, and nothing else."""
+    learner = warped_learner(config)
+    module, theta0, phi = learner.module, learner.theta0, list(learner.phi.values())
+    names = list(theta0)
+    step_size = config.inner_lr
+    fresh = {name: value.clone() for name, value in learner.buffers().items()}
+    pull = {name: torch.zeros_like(value) for name, value in theta0.items()}
+    points: list[tuple[int, int, Tensors, Tensors]] = []
+
+    def forward(theta: Tensors, buffers: Tensors, batch: Any) -> Tensor:
+        images, labels = batch
+        laid = {name: laid_channels_last(value) for name, value in theta.items()}
+        return F.cross_entropy(functional_call(module, {**laid, **buffers}, (images,), tie_weights=False), labels)
+
+    module.train()
+    for place, task in enumerate(batches):
+        theta = {name: value.detach() for name, value in theta0.items()}
+        buffers, before = fresh, None
+        for k, (batch, _) in enumerate(task[:-1]):
+            points.append((place, k, theta, buffers))
+            leaves = {name: value.detach().requires_grad_() for name, value in theta.items()}
+            buffers = {name: value.clone() for name, value in buffers.items()}
+            loss = forward(leaves, buffers, batch)
+            gradient = dict(zip(names, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+            new = {name: value - step_size * gradient[name] for name, value in theta.items()}
+            if before is not None:
+                add_segment(pull, *before, loss.detach())
+            before, theta = (theta, new, gradient, loss.detach()), new
+        assert before is not None
+        with torch.no_grad():
+            after = forward(theta, {name: value.clone() for name, value in buffers.items()}, task[-1][0])
+        add_segment(pull, *before, after)
+    order = torch.randperm(len(points), generator=generator(fold(*keys), "replay"))
+    for chosen in order.tolist():
+        place, k, theta, buffers = points[chosen]
+        adapt, judge = batches[place][k]
+        leaves = {name: value.detach().requires_grad_() for name, value in theta.items()}
+        laid = {name: laid_channels_last(value) for name, value in leaves.items()}
+        buffers = {name: value.clone() for name, value in buffers.items()}
+        with SecondOrderKernels(constant=laid.values()):
+            loss = forward(laid, buffers, adapt)
+        slopes = torch.autograd.grad(loss, list(leaves.values()), create_graph=True)
+        new = {name: value - step_size * slope for (name, value), slope in zip(theta.items(), slopes, strict=True)}
+        meta_loss = forward(new, {name: value.clone() for name, value in buffers.items()}, judge)
+        with torch.no_grad():
+            for value, slope in zip(phi, torch.autograd.grad(meta_loss, phi), strict=True):
+                value -= config.meta_lr * slope
+    with torch.no_grad():
+        for name, value in theta0.items():
+            value -= config.outer_lr * pull[name] / len(batches)
+    return {**{name: value.detach() for name, value in theta0.items()}, **learner.phi}
+
+
+def add_segment(pull: Tensors, theta: Tensors, new: Tensors, gradient: Tensors, loss: Tensor, after: Tensor) -> None:
+    """Eq. 17, one segment."""
+    drop = after - loss
+    moved = {name: new[name] - value for name, value in theta.items()}
+    length = (sum((value.square().sum() for value in moved.values()), drop.square())).sqrt()
+    for name, value in moved.items():
+        pull[name] -= (value - drop.abs() * gradient[name]) / length
+
+
+def with_built_in(way: Callable[[], Tensors]) -> Tensors:
+    """The same with PyTorch's own second derivatives."""
+    kernels = Learner._kernels
+    Learner._kernels = lambda *_: nullcontext()  # type: ignore[method-assign]
+    try:
+        return way()
+    finally:
+        Learner._kernels = kernels  # type: ignore[method-assign]
+
+
+def _ratio(ours: list[float], theirs: list[float]) -> float:
+    return statistics.median(first / second for first, second in zip(ours, theirs, strict=True))
+
+
+if __name__ == "__main__":
+    main()
