@@ -468,7 +468,7 @@ def test_tables_hold_the_papers_figures_and_can_be_run(tmp_path, store):
     assert [row.settings.get("samples", 1) for row in tables["omniglot-eta"].rows] == [1, 20, None]
     assert {name: table.seeds for name, table in tables.items()} == {
         "omniglot": 10, "omniglot-tasks": 10, "omniglot-ablation": 4, "omniglot-eta": 4, "omniglot-natural": 4,
-        "omniglot-kfac": 2,
+        "omniglot-kfac": 2, "omniglot-authors": 1, "omniglot-demo": 2,
     }  # fmt: skip
     for table in tables.values():
         found = cells(EXPERIMENT, table, tmp_path, "paper", 1)

@@ -400,6 +400,9 @@ def test_bands_are_what_they_are_called():
     for point in range(3):
         estimate = mean_interval(samples[:, [point]])
         assert (mean.low[point], mean.high[point]) == (estimate.interval.low, estimate.interval.high)
+    # Two or three seeds make no claim, and so no band.
+    assert Series.mean("a", [0, 1, 2], samples[:4]).high is not None
+    assert Series.mean("a", [0, 1, 2], samples[:3]).high is None
     assert Series.mean("a", [0, 1, 2], samples[:1]).high is None
 
 

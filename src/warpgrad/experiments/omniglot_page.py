@@ -122,7 +122,7 @@ def _curves(groups: Sequence[Group]) -> Section:
         for evaluations in [group.evaluations]
     ]
     image = curves(series, x_label="step of adaptation", y_label="accuracy on held-out alphabets, %", size=(7.2, 4.4))
-    caption = "Mean over held-out alphabets; bands are 95 % intervals over meta-seeds."
+    caption = "Mean over held-out alphabets; bands are 95 % intervals over meta-seeds, where there are four or more."
     return Section("Learning curves", [Figure(image, "Accuracy against adaptation steps for every row.", caption)])
 
 

@@ -53,10 +53,13 @@ class Series:
 
     @classmethod
     def mean(cls, name: str, x: ArrayLike, samples: ArrayLike, *, level: float = 0.95) -> Self:
-        """Mean of samples [seeds, points], each already a mean over tasks, with Student's t interval at each point."""
+        """Mean of samples [seeds, points], each already a mean over tasks, with Student's t interval at each point.
+
+        With too few seeds for a claim there is no band: an interval of two seeds would cover the whole figure.
+        """
         values = _samples(name, samples)
         centre = values.mean(axis=0)
-        if len(values) == 1:
+        if len(values) < SEEDS_FOR_A_CLAIM:
             return cls(name, np.asarray(x, np.float64), centre)
         intervals = [t_interval(column, level) for column in values.T]
         low, high = np.array([(interval.low, interval.high) for interval in intervals]).T
