@@ -20,12 +20,12 @@ from warpgrad.commands import RunArguments
 from warpgrad.data import Alphabets, open_store
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Group
+from warpgrad.experiments.comparison import difference, distinct, per_task
 from warpgrad.experiments.omniglot import Omniglot, trained
 from warpgrad.experiments.omniglot_activations import ActivationRecord, activation_statistics
 from warpgrad.experiments.omniglot_config import METHODS, OmniglotConfig
 from warpgrad.experiments.omniglot_evaluation import adapt_and_test
 from warpgrad.experiments.omniglot_methods import network, recipe, training_tasks, warped_learner
-from warpgrad.experiments.omniglot_results import difference, distinct, per_task
 from warpgrad.experiments.reproduction import cells, finished
 from warpgrad.experiments.runner import command, execute
 from warpgrad.fitting import adapt

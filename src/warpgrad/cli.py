@@ -28,8 +28,10 @@ warpgrad {version}: Warped Gradient Descent
   warpgrad evaluate RUN            test a run again, with other test settings if you like
   warpgrad report RUN...           one self-contained HTML page about some runs
   warpgrad reproduce TABLE         run what is missing of a table of the paper, and build it
+  warpgrad sweep EXPERIMENT        search for settings on the validation split; the same command again goes on
   warpgrad data COMMAND            prepare the public data sets, draw alphabets, look at them
-  warpgrad demo                    the synthetic experiment end to end, in a few minutes
+  warpgrad bench                   what things cost on this machine, as ratios
+  warpgrad demo                    two experiments end to end, in a few minutes
 
 'warpgrad COMMAND --help' tells the options."""
 
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _dispatch(words: list[str]) -> int:
-    from warpgrad import commands, data_commands
+    from warpgrad import bench_commands, commands, data_commands, sweep_commands
 
     table: dict[str, Callable[[list[str]], None]] = {
         "list": commands.list_experiments,
@@ -57,7 +59,9 @@ def _dispatch(words: list[str]) -> int:
         "evaluate": commands.evaluate,
         "report": commands.report,
         "reproduce": commands.reproduce,
+        "sweep": sweep_commands.sweep,
         "data": data_commands.data,
+        "bench": bench_commands.bench,
         "demo": commands.demo,
     }
     if not words or words[0] in ("-h", "--help", "help"):

@@ -14,8 +14,10 @@ import tyro
 from warpgrad.cli import parse
 from warpgrad.engine.files import read_json, write_json
 from warpgrad.errors import WarpgradError
+from warpgrad.estimate import estimate_lines
 from warpgrad.experiments import EXPERIMENTS, Config, Execution, Experiment, Group, find_experiment, find_table, runner
 from warpgrad.experiments.reproduction import reproduce as reproduce_table
+from warpgrad.experiments.settings_file import read_settings
 
 C = TypeVar("C", bound=Config)
 
@@ -25,7 +27,15 @@ class RunOptions:
     """How to carry the run out; nothing here changes its numbers."""
 
     out: Path | None = None
-    """Run directory; runs/EXPERIMENT/PRESET-METHOD-seedN if not given."""
+    """Run directory; runs/EXPERIMENT/PRESET-METHOD-seedN, with what differs from the preset, if not given."""
+    config: Path | None = None
+    """JSON file of settings over the preset, such as a sweep's best.json; options given here win over it."""
+    estimate: bool = False
+    """Do not run: predict time, memory and replay buffer from a few steps at these sizes."""
+    flops: float | None = None
+    """With --estimate: floating-point operations per second of each process elsewhere, to predict the time there."""
+    ranks: int = 1
+    """With --estimate: processes that share the work elsewhere."""
     fresh: bool = False
     """Delete an earlier run there and start over."""
     threads: int = 1
@@ -56,12 +66,23 @@ def list_experiments(words: list[str]) -> None:
 
 def run(words: list[str]) -> None:
     """`warpgrad run EXPERIMENT [--preset P] [options]`."""
-    experiment, rest = _experiment(words, "run")
-    base = experiment.config(_preset(rest, next(iter(experiment.presets))))
+    experiment, rest = named_experiment(words, "run")
+    file = given_word(rest, "--config")
+    changes = read_settings(Path(file), experiment) if file is not None else {}
+    # The preset is looked up first, because it is what all other settings change.
+    preset = given_word(rest, "--preset") or changes.get("preset") or next(iter(experiment.presets))
+    base = dataclasses.replace(experiment.config(preset), **{**changes, "preset": preset})
     program = f"warpgrad run {experiment.name}"
     given: Any = parse(RunArguments[type(base)], rest, program, RunArguments(base))  # type: ignore[misc]
     config, options = experiment.check(given.config), given.options
     _set_threads(options.threads)
+    if options.estimate:
+        print("\n".join(estimate_lines(experiment, config, flops=options.flops, ranks=options.ranks)))
+        return
+    if options.flops is not None or options.ranks != 1:
+        raise WarpgradError(
+            "--flops and --ranks only predict; give --estimate too, or start several processes with torchrun."
+        )
     directory = options.out or runner.default_directory(experiment, config)
     execution = Execution(directory, options.fresh, options.tensorboard, not options.quiet)
     summary = runner.execute(experiment, config, execution)
@@ -156,41 +177,41 @@ def reproduce(words: list[str]) -> None:
     page.write_figures(root / table.name / "figures")
     if given.record is not None:
         _record(given.record, groups)
-    _print_table(experiment, groups, f"{table.title} (preset {preset})")
+    print_rows(*experiment.lines(groups), f"{table.title} (preset {preset})")
     print(f"page: {index}")
 
 
 @dataclass(frozen=True)
 class DemoArguments:
     seeds: int = 4
-    """Meta-seeds of the synthetic experiment."""
+    """Meta-seeds of the synthetic experiment; the alphabets take half as many."""
     workers: int = 2
     """Processes of one thread each."""
     out: Path = Path("runs/demo")
-    """Where the runs and the page go."""
+    """Where the runs and the pages go."""
 
 
 def demo(words: list[str]) -> None:
-    """`warpgrad demo`: the synthetic experiment at the paper's settings, a table and a page."""
+    """`warpgrad demo`: the synthetic experiment at the paper's settings, and drawn alphabets; tables and pages."""
     given: DemoArguments = parse(DemoArguments, words, "warpgrad demo")
-    options = ["--seeds", str(given.seeds), "--workers", str(given.workers), "--out", str(given.out / "synthetic")]
-    reproduce(["synthetic", *options])
+    for table, seeds in (("synthetic", given.seeds), ("omniglot-demo", max(1, given.seeds // 2))):
+        reproduce([table, "--seeds", str(seeds), "--workers", str(given.workers), "--out", str(given.out / table)])
 
 
-def _experiment(words: list[str], command: str) -> tuple[Experiment[Any], list[str]]:
+def named_experiment(words: list[str], command: str) -> tuple[Experiment[Any], list[str]]:
     if not words or words[0].startswith("-"):
         raise WarpgradError(f"name the experiment: warpgrad {command} EXPERIMENT, one of {', '.join(EXPERIMENTS)}.")
     return find_experiment(words[0]), words[1:]
 
 
-def _preset(words: list[str], default: str) -> str:
-    """The preset is looked up first, because it is what all other options change."""
+def given_word(words: list[str], flag: str) -> str | None:
+    """The value of an option that is needed before the others can be understood."""
     for place, word in enumerate(words):
-        if word == "--preset" and place + 1 < len(words):
+        if word == flag and place + 1 < len(words):
             return words[place + 1]
-        if word.startswith("--preset="):
-            return word.removeprefix("--preset=")
-    return default
+        if word.startswith(f"{flag}="):
+            return word.removeprefix(f"{flag}=")
+    return None
 
 
 def _run_config(directory: Path) -> tuple[Experiment[Any], Any]:
@@ -249,11 +270,11 @@ def _print_metrics(metrics: dict[str, float]) -> None:
         print(f"  {name:<{width}}  {value:.4g}")
 
 
-def _print_table(experiment: Experiment[Any], groups: list[Group], title: str) -> None:
+def print_rows(header: list[str], rows: list[list[str]], title: str) -> None:
+    """A table on the terminal."""
     from rich.console import Console
     from rich.table import Table
 
-    header, rows = experiment.lines(groups)
     table = Table(title=title)
     for place, name in enumerate(header):
         table.add_column(name, justify="left" if place == 0 else "right")

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from warpgrad.errors import WarpgradError
@@ -22,6 +21,7 @@ from warpgrad.keys import fold, isolated_rng, seed_global
 from warpgrad.normalisation import POLICIES, BatchNormPolicy, Modes, reset_statistics, without_statistics
 from warpgrad.partition import Selector, matches, partition, unmark
 from warpgrad.second_order import SecondOrderKernels
+from warpgrad.swapping import Swapper
 from warpgrad.tensors import Tensors, detached, laid_channels_last, select
 
 Start = Literal["learned", "fixed", "zero", "fresh"]
@@ -82,7 +82,7 @@ class Learner:
         self.learned = tuple(name for name, policy in self.starts.items() if policy == "learned")
         self._fresh = _owners(module, [name for name, policy in self.starts.items() if policy == "fresh"])
         self._modes = Modes(module, batch_norm)
-        self._tied = len(list(module.named_parameters(remove_duplicate=False))) > len(parameters)
+        self._swapper = Swapper(self.module)
         self._twice: Literal["phi", "theta"] | None = None
         self._recurrent = any(isinstance(child, nn.RNNBase) for child in module.modules())
 
@@ -216,11 +216,10 @@ class Forward:
         if self._training and self._key is not None:
             seed_global(learner.device, fold(self._key, self._calls))
         self._calls += 1
-        with learner._kernels(self._theta):
-            output = functional_call(
-                learner.module, {**self._weights, **buffers}, args, kwargs, tie_weights=learner._tied
-            )
-        self.buffers = detached(buffers)
+        tensors = {**self._weights, **buffers}
+        with learner._swapper.holding(tensors), learner._kernels(self._theta):
+            output = learner.module(*args, **kwargs)
+        self.buffers = {name: tensors[name].detach() for name in buffers}
         return output
 
 

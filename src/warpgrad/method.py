@@ -12,6 +12,7 @@ from warpgrad.initialisers.fixed import Fixed
 from warpgrad.learner import Learner
 from warpgrad.objectives.base import Objective, ObjectiveStep
 from warpgrad.objectives.unrolled import UnrolledStep
+from warpgrad.ranks import Ranks, add_up
 from warpgrad.rules.base import Rule
 from warpgrad.tensors import Accumulator, Tensors
 
@@ -88,6 +89,10 @@ class MetaGradient:
         if gradient is not None:
             self._sums["theta0"].add(adaptation.total(gradient.theta0), adaptation.size)
             self._sums["prior"].add(adaptation.total(gradient.prior), adaptation.size)
+
+    def add_up(self, ranks: Ranks, method: Method, *groups: Group) -> None:
+        """Make the sums of these groups those of all ranks; once, before they are applied."""
+        add_up(ranks, [(self._sums[group], method.parameters(group)) for group in groups])
 
     def apply(self, update: MetaUpdate, *groups: Group, scale: float) -> None:
         """Hand the sums, times `scale`, to the meta-optimiser and start over."""

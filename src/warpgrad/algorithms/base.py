@@ -1,4 +1,4 @@
-"""Algorithms decide when g_φ and g_θ0 become meta-updates. They know nothing of files, ranks or screens."""
+"""Algorithms decide when g_φ and g_θ0 become meta-updates. They know nothing of files, processes or screens."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from warpgrad.adaptation import Adaptation, check_steps
+from warpgrad.adaptation import check_steps
 from warpgrad.engines import Engine, EngineChoice
 from warpgrad.errors import WarpgradError
 from warpgrad.method import MetaUpdate, Method, Reduction
 from warpgrad.objectives.base import ObjectiveStep
+from warpgrad.ranks import ALONE, Ranks
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
+
+LOSSES = ("meta_loss", "task_loss", "task_loss_first", "task_loss_last")
+"""What a trace can hold. A rank without a task must know it too."""
 
 
 class Trace:
@@ -24,12 +28,24 @@ class Trace:
         self._counts: dict[str, int] = {}
 
     def add(self, name: str, values: Tensor) -> None:
+        """Take the losses of some tasks; `name` is one of `LOSSES`."""
         self._sums[name] = self._sums.get(name, 0.0) + float(values.sum())
         self._counts[name] = self._counts.get(name, 0) + values.numel()
 
     def add_sample(self, sample: ObjectiveStep | None) -> None:
         if sample is not None:
             self.add("meta_loss", sample.meta_loss)
+
+    def add_up(self, ranks: Ranks) -> None:
+        """Make the sums those of all ranks."""
+        if ranks.size == 1:
+            return
+        numbers = ranks.total(
+            [number for name in LOSSES for number in (self._sums.get(name, 0.0), self._counts.get(name, 0))]
+        )
+        for place, name in enumerate(LOSSES):
+            if numbers[2 * place + 1]:
+                self._sums[name], self._counts[name] = numbers[2 * place], int(numbers[2 * place + 1])
 
     def means(self) -> dict[str, float]:
         return {name: value / self._counts[name] for name, value in self._sums.items()}
@@ -66,12 +82,23 @@ class Algorithm(ABC):
         self.tasks = tasks
         self.reduction = reduction
         self.engine = EngineChoice(engine, chunk)
+        self.ranks = ALONE
+        """The processes that share a meta-step, of which this is one; given by the engine."""
 
     @abstractmethod
     def meta_step(
         self, method: Method, tasks: Sequence[Task], keys: Sequence[int], update: MetaUpdate
     ) -> dict[str, float]:
-        """Adapt to `tasks`, update the meta-parameters, return mean losses. `keys` has one entry per task."""
+        """Adapt to `tasks`, update the meta-parameters, return mean losses. `keys` has one entry per task.
+
+        Every rank is given all tasks, adapts to those of `self.ranks.share(len(tasks))`, and adds up before it updates.
+        """
+
+    def idleness(self, ranks: int) -> str | None:
+        """Why some of so many ranks will have nothing to do for a time, in words; None where all have."""
+        if self.tasks >= ranks:
+            return None
+        return f"a meta-step has {self.tasks} task(s) for {ranks} ranks: {ranks - self.tasks} of them will wait"
 
     def state(self) -> Tensors:
         """What must survive from one meta-step to the next; nothing for most algorithms."""
@@ -81,10 +108,9 @@ class Algorithm(ABC):
         """Go on from a state that `state()` returned."""
         del state
 
-    def steps_of(self, adaptation: Adaptation) -> int:
+    def steps_of(self, task: Task) -> int:
         """K_τ."""
-        own = adaptation.task.steps
-        return self.steps if own is None else check_steps(own)
+        return self.steps if task.steps is None else check_steps(task.steps)
 
     def scale(self, samples: int) -> float:
         """What g_φ, a sum over samples, is multiplied by."""

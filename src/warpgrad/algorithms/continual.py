@@ -10,7 +10,7 @@ from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.engines import Engine
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers.base import Tracker
-from warpgrad.method import MetaGradient, MetaUpdate, Method, Reduction
+from warpgrad.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 
@@ -43,8 +43,10 @@ class Continual(Algorithm):
     def meta_step(
         self, method: Method, tasks: Sequence[Task], keys: Sequence[int], update: MetaUpdate
     ) -> dict[str, float]:
-        meta, trace = self._meta, Trace()
-        for adaptation in self.engine.adaptations(method, tasks, keys):
+        # What earlier batches left is the same on all ranks, and must be added up once.
+        meta, trace = self._meta if self.ranks.first else MetaGradient(), Trace()
+        mine = self.ranks.share(len(tasks))
+        for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine]):
             tracker = Tracker(method.initialiser, adaptation)
             transition, sample = method.step(adaptation, tracker.begin)
             meta.add_sample(sample, adaptation.size)
@@ -52,6 +54,9 @@ class Continual(Algorithm):
             meta.add_start(tracker.finish(), adaptation)
             trace.add_sample(sample)
             trace.add("task_loss", transition.loss)
+        meta.add_up(self.ranks, method, *GROUPS)
+        trace.add_up(self.ranks)
+        self._meta = meta
         meta.apply(update, "theta0", "prior", scale=method.weight / len(tasks))
         self._since_update += 1
         if self._since_update == self.batches:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from warpgrad.adaptation import Adaptation, Point
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.batched import BatchedAdaptation
 from warpgrad.engines import Engine
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers.base import ThetaGradient, Tracker
-from warpgrad.keys import fold
-from warpgrad.method import MetaGradient, MetaUpdate, Method, Reduction
+from warpgrad.keys import fold, generator
+from warpgrad.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.replay import Entry, ReplayBudget, ReplayBuffer
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
+
+Places = dict[tuple[int, int], int]
+"""Where in the replay buffer the point of a (task, step) lies, for the points that this rank collected."""
 
 
 class Offline(Algorithm):
@@ -22,6 +27,9 @@ class Offline(Algorithm):
 
     With η = 1, K = 100 and 20 tasks, φ is updated 2000 times per meta-step. A remainder smaller than η is an
     update of its own, scaled by its own count; so η = all points is Algorithm 1.
+
+    On several ranks, points stay where they were collected: all ranks draw the same order, each evaluates those of the
+    η points that are its own, and only gradients travel. With η = 1 ranks take turns.
     """
 
     def __init__(
@@ -57,25 +65,46 @@ class Offline(Algorithm):
         self, method: Method, tasks: Sequence[Task], keys: Sequence[int], update: MetaUpdate
     ) -> dict[str, float]:
         meta, trace = MetaGradient(), Trace()
-        points = sum((task.steps or self.steps) + self.include_last for task in tasks)
-        buffer = ReplayBuffer(points, self.budget, method.learner.device)
+        mine = self.ranks.share(len(tasks))
+        points = sum(self._points(method, task) for task in tasks[mine])
+        buffer, places = ReplayBuffer(points, self.budget, method.learner.device), Places()
         try:
-            first = 0
-            for adaptation in self.engine.adaptations(method, tasks, keys):
-                self._collect(method, adaptation, first, buffer, meta, trace)
+            first = mine.start
+            for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine]):
+                self._collect(method, adaptation, first, buffer, places, meta, trace)
                 first += adaptation.size
-            order = buffer.order(fold(*keys))
-            eta = self.samples or len(order)
+            order = self._order(method, tasks, fold(*keys))
+            eta = self.samples or len(order) or 1
             for begin in range(0, len(order), eta):
-                chosen = order[begin : begin + eta]
+                chosen = [places[pair] for pair in order[begin : begin + eta] if pair in places]
                 self._replay(method, [buffer[place] for place in chosen], tasks, keys, meta, trace)
+                meta.add_up(self.ranks, method, *(GROUPS if self.interleave else GROUPS[:2]))
                 meta.apply(update, "phi", "rule", scale=self.scale(meta.samples))
                 if self.interleave:
                     meta.apply(update, "theta0", "prior", scale=method.weight / len(tasks))
         finally:
             buffer.close()
+        meta.add_up(self.ranks, method, "theta0", "prior")
+        trace.add_up(self.ranks)
         meta.apply(update, "theta0", "prior", scale=method.weight / len(tasks))
         return trace.means()
+
+    def idleness(self, ranks: int) -> str | None:
+        if self.samples != 1:
+            return super().idleness(ranks)
+        return "with η = 1 the updates of φ follow one another: ranks share the adaptation phase, then take turns"
+
+    def _points(self, method: Method, task: Task) -> int:
+        """How many points of a task's trajectory are stored."""
+        if method.objective is None:
+            return self.steps_of(task) if self.interleave and method.initialiser.learns else 0
+        return self.steps_of(task) + self.include_last
+
+    def _order(self, method: Method, tasks: Sequence[Task], key: int) -> list[tuple[int, int]]:
+        """All (task, step) in random order: sampling without replacement, the same on every rank."""
+        pairs = [(place, k) for place, task in enumerate(tasks) for k in range(self._points(method, task))]
+        shuffled = torch.randperm(len(pairs), generator=generator(key, "replay"))
+        return [pairs[place] for place in shuffled.tolist()]
 
     def _collect(
         self,
@@ -83,6 +112,7 @@ class Offline(Algorithm):
         adaptation: Adaptation,
         first: int,
         buffer: ReplayBuffer,
+        places: Places,
         meta: MetaGradient,
         trace: Trace,
     ) -> None:
@@ -92,12 +122,13 @@ class Offline(Algorithm):
             if not interleave:
                 meta.add_start(segment, adaptation)
             if interleave or method.objective is not None:
-                _store(buffer, first, adaptation, point, (segment or tracker.zero()) if interleave else None)
+                kept = (segment or tracker.zero()) if interleave else None
+                _store(buffer, places, first, adaptation, point, kept)
 
         interleave = self.interleave and method.initialiser.learns
         tracker = Tracker(method.initialiser, adaptation)
         point, waiting = tracker.begin, None
-        for _ in range(self.steps_of(adaptation)):
+        for _ in range(self.steps_of(adaptation.task)):
             transition = adaptation.step(point)
             segment = tracker.observe(transition)
             if waiting is None:
@@ -109,7 +140,7 @@ class Offline(Algorithm):
         assert waiting is not None
         store(waiting, tracker.finish())
         if self.include_last and method.objective is not None:
-            _store(buffer, first, adaptation, point, None)
+            _store(buffer, places, first, adaptation, point, None)
 
     def _replay(
         self,
@@ -139,11 +170,18 @@ class Offline(Algorithm):
 
 
 def _store(
-    buffer: ReplayBuffer, first: int, adaptation: Adaptation, point: Point, segment: ThetaGradient | None
+    buffer: ReplayBuffer,
+    places: Places,
+    first: int,
+    adaptation: Adaptation,
+    point: Point,
+    segment: ThetaGradient | None,
 ) -> None:
     columns = [adaptation.split(part) for part in (point.theta, point.buffers, point.state, _packed(segment))]
-    for place, (theta, buffers, state, increment) in enumerate(zip(*columns, strict=True)):
-        buffer.append(first + place, Point(point.k, theta, buffers, state), increment)
+    assert isinstance(point.k, int), "trajectories are collected in step"
+    for task, (theta, buffers, state, increment) in enumerate(zip(*columns, strict=True), start=first):
+        places[task, point.k] = len(buffer)
+        buffer.append(task, Point(point.k, theta, buffers, state), increment)
 
 
 def _packed(segment: ThetaGradient | None) -> Tensors:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.engines import Engine
 from warpgrad.initialisers.base import Tracker
-from warpgrad.method import MetaGradient, MetaUpdate, Method, Reduction
+from warpgrad.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.tasks.base import Task
 
 
@@ -32,10 +32,11 @@ class Online(Algorithm):
         self, method: Method, tasks: Sequence[Task], keys: Sequence[int], update: MetaUpdate
     ) -> dict[str, float]:
         meta, trace = MetaGradient(), Trace()
-        for adaptation in self.engine.adaptations(method, tasks, keys):
+        mine = self.ranks.share(len(tasks))
+        for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine]):
             tracker = Tracker(method.initialiser, adaptation)
             point = tracker.begin
-            steps = self.steps_of(adaptation)
+            steps = self.steps_of(adaptation.task)
             for k in range(steps):
                 transition, sample = method.step(adaptation, point)
                 meta.add_sample(sample, adaptation.size)
@@ -48,6 +49,8 @@ class Online(Algorithm):
             if self.include_last:
                 meta.add_sample(method.step(adaptation, point)[1], adaptation.size)
             meta.add_start(tracker.finish(), adaptation)
+        meta.add_up(self.ranks, method, *GROUPS)
+        trace.add_up(self.ranks)
         meta.apply(update, "phi", "rule", scale=self.scale(meta.samples))
         meta.apply(update, "theta0", "prior", scale=method.weight / len(tasks))
         return trace.means()

@@ -29,12 +29,15 @@ class Unrolled(Algorithm):
                 "initialiser= out."
             )
         meta, trace = MetaGradient(), Trace()
-        for adaptation in self.engine.adaptations(method, tasks, keys):
+        mine = self.ranks.share(len(tasks))
+        for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine]):
             start = adaptation.start()
-            step = unrolled(adaptation, start, self.steps_of(adaptation))
+            step = unrolled(adaptation, start, self.steps_of(adaptation.task))
             meta.add_sample(step, adaptation.size)
             meta.add_start(ThetaGradient(step.theta0, {}), adaptation)
             trace.add("meta_loss", step.meta_loss)
+        meta.add_up(self.ranks, method, "phi", "rule", "theta0")
+        trace.add_up(self.ranks)
         meta.apply(update, "phi", "rule", scale=self.scale(meta.samples))
         meta.apply(update, "theta0", scale=method.weight / len(tasks))
         return trace.means()

@@ -17,6 +17,7 @@ from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.errors import WarpgradError
 from warpgrad.learner import Forward
 from warpgrad.method import MetaUpdate, Method
+from warpgrad.ranks import add_up
 from warpgrad.tasks.base import Batch, Task
 from warpgrad.tensors import Accumulator
 
@@ -88,14 +89,17 @@ class JointTraining(Algorithm):
         if heads.total() < len(tasks):
             raise WarpgradError("JointTraining takes tasks with a head each: wrap them in HeadedTask(task, head).")
         scales = {name: 1.0 / _sharers(name, heads, len(tasks)) for name in learner.learned}
+        mine = self.ranks.share(len(tasks))
         for k in range(self.steps):
             total = Accumulator()
-            for task, key in zip(tasks, keys, strict=True):
+            for task, key in zip(tasks[mine], keys[mine], strict=True):
                 adaptation = Adaptation(learner, method.rule, task, key)
                 inner = adaptation.inner(Point(k, learner.start(key), learner.buffers(), {}))
                 total.add(inner.gradient)
                 trace.add("task_loss", inner.loss.detach())
+            add_up(self.ranks, [(total, learner.learned_theta0)])
             update("theta0", {name: total.total[name] * scale for name, scale in scales.items()})
+        trace.add_up(self.ranks)
         return trace.means()
 
 

@@ -1,7 +1,10 @@
 """Data sets: one format on disk (`store`), the public archives it is made from, and what tasks draw from it.
 
 prepare_omniglot(folder, "data/omniglot")       from the published archives
+prepare_cifar(folder, "data/cifar-fs")          likewise; and FC100, mini- and tieredImageNet
+prepare_folder("birds", "data/birds", name="birds", size=84)    a person's own class folders
 prepare_drawn("data/drawn")                     invented alphabets, where nothing is on disk
+open_prepared("cifar-fs").split("test")         the classes to meta-test on
 alphabets = Alphabets(open_store("data/omniglot"), seed=0)
 alphabets["Greek"].train_images                 uint8 [300, 1, 28, 28]
 """
@@ -15,33 +18,50 @@ from warpgrad.data.alphabets import (
     usable_alphabets,
 )
 from warpgrad.data.archives import Limits, find_archives, open_tree
+from warpgrad.data.cifar import CIFAR_FS, FC100, CifarSplits, prepare_cifar
+from warpgrad.data.class_folders import prepare_folder
 from warpgrad.data.download import download
 from warpgrad.data.drawn import prepare_drawn
 from warpgrad.data.header import Header
+from warpgrad.data.mini_imagenet import prepare_mini_imagenet
 from warpgrad.data.montage import montage
 from warpgrad.data.omniglot import download_omniglot, prepare_omniglot
+from warpgrad.data.omniglot_few_shot import prepare_omniglot_few_shot
+from warpgrad.data.prepared import data_name, open_prepared, prepared
 from warpgrad.data.store import ClassImages, ImageStore, open_store, write
+from warpgrad.data.tiered_imagenet import prepare_tiered_imagenet
 from warpgrad.data.transform import AffineRange, draw_affine, random_affine, to_float, transform
 
 __all__ = [
+    "CIFAR_FS",
+    "FC100",
     "AffineRange",
     "AlphabetData",
     "AlphabetProtocol",
     "AlphabetSplit",
     "Alphabets",
+    "CifarSplits",
     "ClassImages",
     "Header",
     "ImageStore",
     "Limits",
+    "data_name",
     "download",
     "download_omniglot",
     "draw_affine",
     "find_archives",
     "montage",
+    "open_prepared",
     "open_store",
     "open_tree",
+    "prepare_cifar",
     "prepare_drawn",
+    "prepare_folder",
+    "prepare_mini_imagenet",
     "prepare_omniglot",
+    "prepare_omniglot_few_shot",
+    "prepare_tiered_imagenet",
+    "prepared",
     "random_affine",
     "split_alphabets",
     "to_float",

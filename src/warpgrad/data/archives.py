@@ -121,6 +121,19 @@ def find_archives(names: Sequence[str], *, subfolder: str, folder: Path | str | 
     return [found[name] for name in names]
 
 
+def find_tree(
+    name: str, *, marks: Sequence[str], subfolder: str, source: Path | str | None = None, origin: str
+) -> Path:
+    """Where one data set lies: `source` itself if it is a file or a folder that holds one of `marks`; otherwise it is
+    looked for as the archive or folder `name`, as `find_archives` does."""
+    if source is not None:
+        path = Path(source).expanduser()
+        if path.is_file() or any((path / mark).exists() for mark in marks):
+            # A tree's names start with its folder's own name, which "." does not tell.
+            return path.resolve() if path.is_dir() else path
+    return find_archives([name], subfolder=subfolder, folder=source, origin=origin)[0]
+
+
 def _checked_members(path: Path, members: Sequence[zipfile.ZipInfo], limits: Limits) -> dict[str, zipfile.ZipInfo]:
     if len(members) > limits.files:
         raise _refused(path, f"it holds {len(members)} files, more than the {limits.files} that are reasonable")

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-import struct
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from PIL import Image
 
 from warpgrad.data.archives import Limits, Tree, find_archives, open_tree
 from warpgrad.data.download import download
+from warpgrad.data.pictures import UNREADABLE
 from warpgrad.data.store import ClassImages, Images, ImageStore, check_vacant, write
 from warpgrad.errors import WarpgradError
 
@@ -120,31 +119,49 @@ def prepare_omniglot(
     archives packed anew are welcome: every alphabet, character and drawing must be there, readable and 105×105.
     `progress(characters done, characters in all)` is called after each character.
     """
+
+    def by_archive(classes: Sequence[str]) -> dict[str, list[str]]:
+        return {
+            archive.removeprefix("images_"): [name for name in classes if name.split("/")[0] in alphabets]
+            for archive, alphabets in _contents.items()
+        }
+
+    return prepare_with_splits(
+        source, destination, size, progress, contents=_contents, name="Omniglot", splits=by_archive
+    )
+
+
+def prepare_with_splits(
+    source: Path | str | None,
+    destination: Path | str,
+    size: int,
+    progress: Callable[[int, int], None] | None,
+    *,
+    contents: Contents,
+    name: str,
+    splits: Callable[[Sequence[str]], Mapping[str, Sequence[str]]],
+    note: str = "",
+) -> ImageStore:
+    """`prepare_omniglot` under a `name`, with the splits that `splits(all classes)` makes and a `note` about them."""
     destination = Path(destination)
     check_vacant(destination)
     if size < 1:
         raise WarpgradError(f"images of {size}×{size} cannot be made; size must be at least 1.")
-    places = find_archives(list(_contents), subfolder="omniglot", folder=source, origin=ORIGIN)
+    places = find_archives(list(contents), subfolder="omniglot", folder=source, origin=ORIGIN)
     with ExitStack() as stack:
         drawings: Drawings = {}
-        for place, (archive, alphabets) in zip(places, _contents.items(), strict=True):
+        for place, (archive, alphabets) in zip(places, contents.items(), strict=True):
             tree = stack.enter_context(open_tree(place, _LIMITS))
             drawings |= _complete(tree, archive, alphabets)
-        splits = {
-            archive.removeprefix("images_"): [
-                f"{alphabet}/{character}" for alphabet, character in sorted(drawings) if alphabet in alphabets
-            ]
-            for archive, alphabets in _contents.items()
-        }
         return write(
             destination,
             _classes(drawings, size, progress),
-            name="Omniglot",
+            name=name,
             shape=(1, size, size),
-            splits=splits,
+            splits=splits([f"{alphabet}/{character}" for alphabet, character in sorted(drawings)]),
             source="Omniglot, https://github.com/brendenlake/omniglot (Lake, Salakhutdinov and Tenenbaum 2015)",
             licence="MIT, Copyright (c) 2015 Brenden Lake",
-            note=f"ink 255, paper 0; 1-bit {SIDE}×{SIDE} made grey, then resized to {size}×{size} by Lanczos",
+            note=f"ink 255, paper 0; 1-bit {SIDE}×{SIDE} made grey, then resized to {size}×{size} by Lanczos{note}",
         )
 
 
@@ -212,8 +229,9 @@ def ink(encoded: bytes, size: int, where: str) -> Images:
                     f"get the archives from {ORIGIN}."
                 )
             grey = image.convert("L")
-    # What Pillow raises for broken files is not one family.
-    except (OSError, SyntaxError, EOFError, zlib.error, struct.error, Image.DecompressionBombError) as failure:
+    except WarpgradError:
+        raise
+    except UNREADABLE as failure:
         raise WarpgradError(f"{where} is no readable PNG ({failure}): get the archives from {ORIGIN}.") from failure
     drawing = 255 - np.asarray(grey)
     if not 0 < int(drawing.sum(dtype=np.int64)) < drawing.size * 255 // 2:

@@ -25,9 +25,7 @@ _KEY = "warpgrad"
 
 def save(path: Path, state: Mapping[str, Any]) -> None:
     """Write `state` to `path`, atomically."""
-    tensors: dict[str, Tensor] = {}
-    structure = json.dumps({"format": FORMAT, "state": _encode(state, "", tensors)})
-    write_bytes(path, safetensors.torch.save(tensors, metadata={_KEY: structure}))
+    write_bytes(path, packed(state))
 
 
 def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -51,6 +49,22 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
             f"checkpoint {path} has format {content['format']}, this version reads format {FORMAT}; "
             "use the version that wrote it, or start over with --fresh."
         )
+    state: dict[str, Any] = _decode(content["state"], tensors)
+    return state
+
+
+def packed(state: Mapping[str, Any]) -> bytes:
+    """The bytes of a checkpoint."""
+    tensors: dict[str, Tensor] = {}
+    structure = json.dumps({"format": FORMAT, "state": _encode(state, "", tensors)})
+    return safetensors.torch.save(tensors, metadata={_KEY: structure})
+
+
+def unpacked(data: bytes, device: torch.device) -> dict[str, Any]:
+    """The state in bytes that `packed` made in the same version; tensors on `device`."""
+    length = int.from_bytes(data[:8], "little")
+    content = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][_KEY])
+    tensors = {name: value.to(device) for name, value in safetensors.torch.load(data).items()}
     state: dict[str, Any] = _decode(content["state"], tensors)
     return state
 

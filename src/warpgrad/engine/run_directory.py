@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from warpgrad.engine import checkpoint
+from warpgrad.engine.distributed import several
 from warpgrad.engine.files import read_json, remove_partial, write_json, writing
 from warpgrad.errors import WarpgradError
+from warpgrad.ranks import ALONE, Ranks
 
 FORMAT = 1
 KEEP = 2
@@ -30,8 +32,17 @@ EXTENDABLE = "meta_steps"
 class RunDirectory:
     """One run on disk, open for writing by one process at a time."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any], *, fresh: bool = False) -> None:
-        """Create the directory, or take up the run in it. `fresh` deletes what an earlier run left."""
+    def __init__(self, path: Path, config: Mapping[str, Any], *, fresh: bool = False, ranks: Ranks = ALONE) -> None:
+        """Create the directory, or take up the run in it.
+
+        Args:
+            fresh: Delete what an earlier run left.
+            ranks: The processes that work on this run, of which this one writes.
+        """
+        if several() and ranks.size == 1:
+            raise WarpgradError(
+                "this method meta-learns nothing that several processes could share; run it without torchrun."
+            )
         self.path = path
         self.checkpoints = path / "checkpoints"
         with writing(path):

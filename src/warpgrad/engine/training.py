@@ -5,13 +5,19 @@
 
 Meta-step i draws everything from keys (seed, i, …), so a run that was stopped anywhere goes on from its last
 checkpoint and ends with the same bytes as one that was not.
+
+Under torchrun, the processes share the tasks of every meta-step (`engine/distributed.py`). All hold the same
+parameters and optimiser states; rank 0 alone reads and writes the run directory, validates, and calls callbacks.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +25,7 @@ import torch
 
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.engine import checkpoint
+from warpgrad.engine.distributed import RankLostError, joined, restarted
 from warpgrad.engine.early_stopping import EarlyStopping
 from warpgrad.engine.interrupts import Interrupted, Interrupts
 from warpgrad.engine.progress import MetaProgress
@@ -32,8 +39,11 @@ from warpgrad.learner import Learner
 from warpgrad.meta_optimiser import MetaOptimiser, OptimiserFactory, ScheduleFactory
 from warpgrad.method import Group, Method
 from warpgrad.objectives.base import Objective
+from warpgrad.ranks import ALONE, Ranks
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import TaskFamily
+
+logger = logging.getLogger(__name__)
 
 Record = dict[str, float]
 Callback = Callable[[int, Learner, Record], None]
@@ -84,7 +94,7 @@ def meta_train(
         seed: Keys every draw.
         validate: Scores of the learner on validation tasks, every `validate_every` meta-steps.
         early_stopping: Stop on a validation score, and end with the best parameters.
-        callbacks: Called after every meta-step.
+        callbacks: Called after every meta-step, by rank 0 alone; they must not change the learner.
         run: Run directory; the same call again goes on where the run stopped.
         config: Settings to store and compare; a run goes on only under equal ones.
         fresh: Delete an earlier run in the directory and start over.
@@ -100,18 +110,25 @@ def meta_train(
         raise WarpgradError("early stopping needs validate=, a function that scores the learner.")
     if run is None and (tensorboard or fresh):
         raise WarpgradError("tensorboard and fresh need a run directory: pass run=.")
-    method = Method(learner, rule, objective, initialiser or Fixed(), weight)
-    update = MetaOptimiser(method, optimiser, clip=clip, schedule=schedule)
-    state = TrainingState(method, algorithm, update, early_stopping)
-    settings = {"seed": seed, "meta_steps": meta_steps, **(config or {})}
-    directory = RunDirectory(Path(run), settings, fresh=fresh) if run is not None else None
+    ranks = joined(learner.device)
+    directory: RunDirectory | None = None
     try:
-        loop = _Loop(state, tasks, seed, directory, checkpoint_seconds)
-        if tensorboard and directory is not None:
-            callbacks = [*callbacks, tensorboard_callback(directory.path / "tensorboard")]
-        with isolated_rng(learner.device), learner.modes_kept(), torch.enable_grad():
-            return loop.run(meta_steps, validate, validate_every, callbacks, progress)
+        with ranks.agreeing():
+            method = Method(learner, rule, objective, initialiser or Fixed(), weight)
+            update = MetaOptimiser(method, optimiser, clip=clip, schedule=schedule)
+            state = TrainingState(method, algorithm, update, early_stopping)
+            if run is not None and ranks.first:
+                settings = {"seed": seed, "meta_steps": meta_steps, **(config or {})}
+                # torchrun repeats the whole command, which must not delete what it is to go on from.
+                directory = RunDirectory(Path(run), settings, fresh=fresh and not restarted(), ranks=ranks)
+            algorithm.ranks = ranks
+            loop = _Loop(state, tasks, seed, directory, checkpoint_seconds, ranks)
+            if tensorboard and directory is not None:
+                callbacks = [*callbacks, tensorboard_callback(directory.path / "tensorboard")]
+            with isolated_rng(learner.device), learner.modes_kept(), torch.enable_grad():
+                return loop.run(meta_steps, validate, validate_every, callbacks, progress)
     finally:
+        algorithm.ranks = ALONE
         if directory is not None:
             directory.close()
 
@@ -120,9 +137,15 @@ class _Loop:
     """Meta-steps, with a snapshot after each: what an interrupt or a NaN leaves behind."""
 
     def __init__(
-        self, state: TrainingState, tasks: TaskFamily, seed: int, directory: RunDirectory | None, every: float
+        self,
+        state: TrainingState,
+        tasks: TaskFamily,
+        seed: int,
+        directory: RunDirectory | None,
+        every: float,
+        ranks: Ranks,
     ) -> None:
-        self.state, self.tasks, self.seed = state, tasks, seed
+        self.state, self.tasks, self.seed, self.ranks = state, tasks, seed, ranks
         self.directory, self.every = directory, every
         self.records: list[Record] = []
         self._snapshot: dict[str, Any] | None = None
@@ -134,6 +157,8 @@ class _Loop:
                 state.load(checkpoint.load(saved[-1], state.method.learner.device), saved[-1])
                 self._saved_step = state.step
             self.records = directory.begin_metrics(state.offset)
+        if ranks.size > 1:
+            self._share_state()
 
     def run(
         self,
@@ -145,30 +170,34 @@ class _Loop:
     ) -> list[Record]:
         state, learner = self.state, self.state.method.learner
         title = self.directory.path.name if self.directory is not None else "meta-training"
-        interrupts = Interrupts()
-        with interrupts, MetaProgress(title, meta_steps, state.step, show=progress) as bar:
+        first, interrupts = self.ranks.first, Interrupts()
+        with interrupts, MetaProgress(title, meta_steps, state.step, show=progress and first) as bar:
             try:
                 self._take_snapshot()
                 while state.step < meta_steps and not state.stopped:
                     began = time.monotonic()
                     record: Record = {"step": state.step, **self._meta_step()}
                     if validate is not None and (state.step + 1) % validate_every == 0:
-                        scores = dict(validate(learner))
+                        scores = self.ranks.from_first(partial(_scores, validate, learner))
                         record.update({f"validation/{name}": value for name, value in scores.items()})
                         self._observe(scores)
                     record["seconds"] = time.monotonic() - began
                     interrupts.hold()
                     self._end_of_step(record)
-                    for callback in callbacks:
+                    for callback in callbacks if first else ():
                         callback(state.step, learner, record)
                     bar.update(state.step, record)
                     interrupts.release()
                 interrupts.hold()
                 self._save_snapshot()
                 state.restore_best()
-            except (Interrupted, KeyboardInterrupt, NonFiniteError) as error:
+                # Whether rank 0 could write is known to all before any goes on.
+                self.ranks.total(())
+            except (Interrupted, KeyboardInterrupt, NonFiniteError, RankLostError) as error:
                 interrupts.hold()
                 self._save_snapshot()
+                if isinstance(error, RankLostError):
+                    raise
                 if isinstance(error, NonFiniteError):
                     raise NonFiniteError(f"meta-step {state.step}: {error}") from error
                 if isinstance(error, Interrupted) and error.number == signal.SIGTERM:
@@ -182,9 +211,22 @@ class _Loop:
         if not batch:
             raise WarpgradError("the task family returned an empty meta-batch.")
         keys = [fold(key, "task", index) for index in range(len(batch))]
-        record = state.algorithm.meta_step(state.method, batch, keys, state.update)
+        with self.ranks.agreeing():
+            record = state.algorithm.meta_step(state.method, batch, keys, state.update)
         state.update.end_meta_step()
         return record
+
+    def _share_state(self) -> None:
+        """Every rank begins where rank 0 does: other machines need not see its files, nor draw the same weights."""
+        note = self.state.algorithm.idleness(self.ranks.size)
+        if self.ranks.first and note is not None:
+            logger.warning("%s", note)
+        begin = {"state": self.state.state(), "records": json.dumps(self.records)}
+        data = self.ranks.broadcast(checkpoint.packed(begin))
+        shared = checkpoint.unpacked(data, self.state.method.learner.device)
+        if not self.ranks.first:
+            self.state.load(shared["state"], Path("of rank 0"))
+            self.records = json.loads(shared["records"])
 
     def _observe(self, scores: Mapping[str, float]) -> None:
         stopping = self.state.early_stopping
@@ -211,6 +253,10 @@ class _Loop:
             self.directory.save(self._snapshot["step"], self._snapshot)
             self._saved_step = self._snapshot["step"]
         self._saved_at = time.monotonic()
+
+
+def _scores(validate: Validation, learner: Learner) -> dict[str, float]:
+    return {name: float(value) for name, value in validate(learner).items()}
 
 
 def tensorboard_callback(directory: Path) -> Callback:

@@ -7,11 +7,13 @@ from typing import Any
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Config, Execution, Experiment, Group, Row, Table
 from warpgrad.experiments.continual import Continual
+from warpgrad.experiments.few_shot import FewShot
 from warpgrad.experiments.maze import MazeNavigation
+from warpgrad.experiments.multi_shot import MultiShot
 from warpgrad.experiments.omniglot import Omniglot
 from warpgrad.experiments.synthetic import Synthetic
 
-_ALL: tuple[Experiment[Any], ...] = (Synthetic(), Omniglot(), MazeNavigation(), Continual())
+_ALL: tuple[Experiment[Any], ...] = (Synthetic(), Omniglot(), FewShot(), MultiShot(), MazeNavigation(), Continual())
 EXPERIMENTS: dict[str, Experiment[Any]] = {experiment.name: experiment for experiment in _ALL}
 
 

@@ -7,9 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from warpgrad.errors import WarpgradError
+from warpgrad.experiments.sweep_space import Space
 
 if TYPE_CHECKING:  # the report draws figures, and matplotlib is slow to import
     from warpgrad.report.page import Page
@@ -93,6 +95,10 @@ class Experiment(ABC, Generic[C]):
     methods: ClassVar[tuple[str, ...]]
     presets: Mapping[str, C]
     tables: tuple[Table, ...] = ()
+    spaces: Mapping[str, Mapping[str, Space]] = MappingProxyType({})
+    """Method -> setting -> what `warpgrad sweep` chooses it from."""
+    sweep_metric: ClassVar[str] = "accuracy"
+    """What a sweep judges trials by, if nobody says."""
 
     def config(self, preset: str, **changes: Any) -> C:
         """A preset's settings with some of them changed."""

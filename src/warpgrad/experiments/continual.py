@@ -33,6 +33,7 @@ from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group, Row, Table
 from warpgrad.experiments.continual_evaluation import evaluation, validation
 from warpgrad.experiments.continual_setup import WARPED, ContinualConfig, algorithm, build, family, trained
+from warpgrad.experiments.declared_spaces import CONTINUAL
 from warpgrad.experiments.runner import settings
 
 if TYPE_CHECKING:
@@ -111,6 +112,9 @@ class Continual(Experiment[ContinualConfig]):
             preset="alphabets",
         ),
     )
+
+    spaces = CONTINUAL
+    sweep_metric = "sequential/loss/final"
 
     def check(self, config: ContinualConfig) -> ContinualConfig:
         positive = (

@@ -35,6 +35,7 @@ from warpgrad.engine.state import load_learner
 from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group
+from warpgrad.experiments.declared_spaces import OMNIGLOT
 from warpgrad.experiments.omniglot_config import METHODS, PRESETS, OmniglotConfig
 from warpgrad.experiments.omniglot_data import chosen_data, open_data
 from warpgrad.experiments.omniglot_evaluation import evaluate_on_alphabets
@@ -69,6 +70,7 @@ class Omniglot(Experiment[OmniglotConfig]):
     methods = METHODS
     presets: Mapping[str, OmniglotConfig] = PRESETS
     tables = TABLES
+    spaces = OMNIGLOT
 
     def check(self, config: OmniglotConfig) -> OmniglotConfig:
         """Refuse what cannot be run, and say which data it will be run on."""
@@ -130,7 +132,7 @@ class Omniglot(Experiment[OmniglotConfig]):
         return build_page(groups, title)
 
     def lines(self, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-        from warpgrad.experiments.omniglot_results import result_lines
+        from warpgrad.experiments.comparison import result_lines
 
         return result_lines(groups)
 

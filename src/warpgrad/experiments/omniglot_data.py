@@ -5,26 +5,15 @@ A name is always written down with a result. Drawn alphabets are called drawn, n
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 from warpgrad.data import ImageStore, open_store, prepare_drawn
-from warpgrad.data.archives import VARIABLE
 from warpgrad.data.header import FILE
+from warpgrad.data.prepared import DRAWN, OMNIGLOT, STORES, data_name, open_prepared, prepared
 from warpgrad.errors import WarpgradError
 
-OMNIGLOT, DRAWN = "omniglot", "drawn"
-STORES = Path("data")
-"""Where prepared data sets go, beside runs/, when nobody says."""
-
-_NAMES = {"Omniglot": OMNIGLOT, "drawn alphabets": DRAWN}
-
-
-def prepared(name: str) -> Path | None:
-    """A prepared data set of this name: in the folder prepared/ of WARPGRAD_DATA, or in data/."""
-    folders = [Path(named).expanduser() / "prepared"] if (named := os.environ.get(VARIABLE)) else []
-    return next((folder / name for folder in (*folders, STORES) if (folder / name / FILE).is_file()), None)
+__all__ = ["DRAWN", "OMNIGLOT", "STORES", "chosen_data", "data_name", "open_data", "prepared"]
 
 
 def chosen_data(data: str | None) -> str:
@@ -37,22 +26,14 @@ def chosen_data(data: str | None) -> str:
 def open_data(data: str | None) -> ImageStore:
     """The store that `data` names: `omniglot`, `drawn` (made the first time it is asked for), or a folder."""
     data = chosen_data(data)
-    if data == OMNIGLOT:
-        found = prepared(OMNIGLOT)
-        if found is None:
-            raise WarpgradError(
-                "there is no prepared Omniglot here: make it with 'warpgrad data prepare omniglot', name a prepared "
-                "folder with --data, or run on the drawn alphabets with --data drawn."
-            )
-        return open_store(found)
     if data == DRAWN:
         return open_store(prepared(DRAWN) or _draw(STORES / DRAWN))
-    return open_store(Path(data).expanduser())
-
-
-def data_name(store: ImageStore) -> str:
-    """What results on this store are called after."""
-    return _NAMES.get(store.header.name, store.header.name)
+    if data == OMNIGLOT and prepared(OMNIGLOT) is None:
+        raise WarpgradError(
+            "there is no prepared Omniglot here: make it with 'warpgrad data prepare omniglot', name a prepared "
+            "folder with --data, or run on the drawn alphabets with --data drawn."
+        )
+    return open_prepared(data)
 
 
 def _draw(destination: Path) -> Path:

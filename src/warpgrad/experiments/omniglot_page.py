@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpgrad.experiments.base import Group
+from warpgrad.experiments.comparison import data_of, difference, distinct, estimate
 from warpgrad.experiments.omniglot_data import DRAWN
-from warpgrad.experiments.omniglot_results import data_of, difference, distinct, estimate
 from warpgrad.report import (
     Column,
     Figure,

@@ -69,7 +69,7 @@ def run_cells(
             while waiting or active:
                 while waiting and len(active) < workers:
                     cell = waiting.pop(0)
-                    active[_started(python_command(experiment, cell.config, cell.directory))] = (cell, time.monotonic())
+                    active[started(python_command(experiment, cell.config, cell.directory))] = (cell, time.monotonic())
                 for process in [process for process in active if process.poll() is not None]:
                     cell, began = active.pop(process)
                     words = process.communicate()[1].strip().splitlines()
@@ -91,7 +91,7 @@ def run_cells(
     return failed
 
 
-def _started(command: list[str]) -> subprocess.Popen[str]:
+def started(command: list[str]) -> subprocess.Popen[str]:
     """A worker of one thread. It has a session of its own, so that Ctrl-C reaches it through us, once, and it saves."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
     return subprocess.Popen(

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from warpgrad.engine.distributed import RankLostError, joined
 from warpgrad.engine.files import read_json, write_json
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import C, Execution, Experiment
@@ -46,10 +47,31 @@ def run_name(experiment: Experiment[C], config: C) -> str:
 
 
 def execute(experiment: Experiment[C], config: C, execution: Execution) -> dict[str, Any]:
-    """Train and evaluate; a finished run is not repeated. Returns the summary."""
-    check_device(config.device)
-    directory = execution.directory
-    steps = experiment.train(config, execution)
+    """Train and evaluate; a finished run is not repeated. Returns the summary.
+
+    Where torchrun has started several processes, all train, and rank 0 evaluates, writes and speaks: it alone returns,
+    the others end here with the exit code that it will have.
+    """
+    ranks = joined(check_device(config.device))
+    try:
+        with ranks.agreeing():
+            steps = experiment.train(config, execution)
+            summary = ranks.from_first(lambda: conclude(experiment, config, execution.directory, steps, ranks.size))
+            # Whether it could be written is known to all before any goes.
+            ranks.total(())
+    except RankLostError:
+        raise
+    except WarpgradError as error:
+        if not ranks.first:
+            raise SystemExit(2) from error
+        raise
+    if not ranks.first:
+        raise SystemExit(0)
+    return summary
+
+
+def conclude(experiment: Experiment[C], config: C, directory: Path, steps: int, processes: int) -> dict[str, Any]:
+    """Evaluate a trained run and sum it up, unless that is done."""
     summary_path = directory / "summary.json"
     if summary_path.exists() and (directory / "evaluation.json").exists():
         summary: dict[str, Any] = read_json(summary_path)
@@ -67,7 +89,7 @@ def execute(experiment: Experiment[C], config: C, execution: Execution) -> dict[
         "evaluation_seconds": evaluation["seconds"],
         "versions": versions(),
         "commit": commit(),
-        "hardware": hardware(),
+        "hardware": {**hardware(), "processes": processes},
         "command": command(experiment, config),
     }
     write_json(summary_path, summary)

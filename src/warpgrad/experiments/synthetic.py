@@ -34,6 +34,7 @@ from warpgrad.engine.state import load_learner
 from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Config, Execution, Experiment, Group, Row, Table
+from warpgrad.experiments.declared_spaces import SYNTHETIC
 from warpgrad.experiments.minima import minima, reached
 from warpgrad.experiments.runner import settings
 from warpgrad.geometry import invert, jacobian
@@ -110,6 +111,9 @@ class Synthetic(Experiment[SyntheticConfig]):
             seeds=4,
         ),
     )
+
+    spaces = SYNTHETIC
+    sweep_metric = "loss/warp"
 
     def check(self, config: SyntheticConfig) -> SyntheticConfig:
         for name in ("meta_steps", "starts", "steps", "hidden", "test_surfaces", "test_starts"):

@@ -4,6 +4,7 @@ Functions return plain torch modules wherever torch has the parts; the few class
 Warp parts are marked, so `Learner(model)` finds θ and φ without being told.
 """
 
+from warpgrad.layers.cavia import cavia_net
 from warpgrad.layers.convolutional import (
     FEW_SHOT_ORDER,
     OMNIGLOT_ORDER,
@@ -17,6 +18,7 @@ from warpgrad.layers.identity import identity_
 from warpgrad.layers.lstm import WarpLSTM
 from warpgrad.layers.modulation import FiLM, Scale
 from warpgrad.layers.residual import Residual
+from warpgrad.layers.tnets import t_net
 from warpgrad.layers.warps import OMNIGLOT_WARPS, convolutional_warp, feed_forward_warp
 
 __all__ = [
@@ -30,10 +32,12 @@ __all__ = [
     "WarpHyperCell",
     "WarpHyperNetwork",
     "WarpLSTM",
+    "cavia_net",
     "conv_block",
     "convolutional_warp",
     "feed_forward_warp",
     "identity_",
+    "t_net",
     "warp_convnet",
     "warp_residual_block",
     "warp_resnet",

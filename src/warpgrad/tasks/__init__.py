@@ -1,6 +1,19 @@
 """Tasks: what a learner is adapted to. See `warpgrad.tasks.base` for the two nouns."""
 
 from warpgrad.tasks.base import Batch, Task, TaskFamily
+from warpgrad.tasks.episodes import EpisodeFamily, EpisodeShape, EpisodeTask, FewShotImages
 from warpgrad.tasks.supervised import FunctionFamily, SupervisedTask, TaskList, accuracy
 
-__all__ = ["Batch", "FunctionFamily", "SupervisedTask", "Task", "TaskFamily", "TaskList", "accuracy"]
+__all__ = [
+    "Batch",
+    "EpisodeFamily",
+    "EpisodeShape",
+    "EpisodeTask",
+    "FewShotImages",
+    "FunctionFamily",
+    "SupervisedTask",
+    "Task",
+    "TaskFamily",
+    "TaskList",
+    "accuracy",
+]

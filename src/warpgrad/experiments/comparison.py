@@ -1,4 +1,4 @@
-"""What the alphabets experiment claims: accuracies per held-out alphabet, and paired differences between methods."""
+"""Comparison of runs: accuracies per held-out task, and paired differences between methods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from warpgrad.experiments.base import Group
 from warpgrad.report.statistics import Difference, Estimate, mean_interval, paired_difference
 
 Measured = dict[int, dict[str, float]]
-"""meta-seed -> held-out alphabet -> value."""
+"""meta-seed -> held-out task -> value."""
 
 
 def distinct(groups: Sequence[Group]) -> list[Group]:
@@ -28,7 +28,7 @@ def distinct(groups: Sequence[Group]) -> list[Group]:
 
 
 def per_task(group: Group, measure: str) -> Measured:
-    """`accuracy`, `auc`, `length` or `length_with_loss` of every held-out alphabet."""
+    """`accuracy`, `auc`, `length` or `length_with_loss` of every held-out task."""
     return {
         int(run.seed): dict(evaluation[measure]) for run, evaluation in zip(group.runs, group.evaluations, strict=True)
     }

@@ -1,0 +1,97 @@
+"""Rows conv, mlp, rnn and surfaces: inner step, meta-gradients and whole meta-step against the bare loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+
+from warpgrad.bench.bare import Bare, Weights
+from warpgrad.bench.figures import MILLI, Figure, figure
+from warpgrad.bench.library import along, bare_meta_step, check, whole
+from warpgrad.bench.timing import Spread, Timings, Way, interleaved
+from warpgrad.bench.workloads import Workload
+from warpgrad.objectives import Approximate, Exact
+
+MOST: Mapping[str, float] = MappingProxyType({"conv": 1.05, "mlp": 1 / 1.3, "surfaces": 1 / 5})
+"""What the library may cost in units of the bare loop: 5 % more where kernels are large, less where tasks are
+stacked."""
+MOST_INNER: Mapping[str, float] = MappingProxyType({"exact": 4.2, "approximate": 2.1})
+"""What a meta-gradient on conv may cost in inner steps."""
+AUTHORS_MILLISECONDS = 40.0 + 82.0
+"""First-order Warp-Leap of the authors' package, adaptation and meta-gradient per (task, step): 64 filters, batch 20,
+28×28, one thread; on record, not measured here."""
+AUTHORS_MOST = 1 / 1.5
+
+QUANTITIES = ("inner", "approximate", "exact", "meta-step")
+WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "inner": "inner step",
+        "approximate": "approximate meta-gradient",
+        "exact": "exact meta-gradient",
+        "meta-step": "whole meta-step",
+    }
+)
+
+
+def measure(make_work: Callable[[bool], Workload], repetitions: int, quick: bool) -> tuple[list[Figure], float]:
+    """The figures of one workload, and by how much numbers differed before the clocks started."""
+    gap = check(lambda: make_work(quick))
+    work = make_work(quick)
+    ways = ways_of(work)
+    timings = interleaved(ways, repetitions)
+    make = partial(figure, timings, work.name, points=work.points)
+    kernels, figures = work.name == "conv", []
+    for name in QUANTITIES:
+        # Targets hold for equal arithmetic: where the library has second derivatives of its own, the loop has them too.
+        own = kernels and name in ("exact", "meta-step")
+        most = MOST.get(work.name)
+        figures.append(
+            make(name, f"{name}, bare", words=(WORDS[name], "bare loop"), most=None if own else most),
+        )
+        if own:
+            words = (WORDS[name], "bare loop, our second derivatives")
+            figures.append(make(name, f"{name}, kernels", words=words, most=most))
+    for name, most in MOST_INNER.items():
+        words = (WORDS[name], "inner step")
+        figures.append(make(name, "inner", words=words, most=most if work.name == "conv" else None))
+    if "first-order" in ways:
+        figures.append(_against_authors(timings, work, full_size=not quick))
+    return figures, gap
+
+
+def ways_of(work: Workload) -> dict[str, Way]:
+    """Every piece of work, through the library and by hand, in the order in which they take turns."""
+    pieces = {"inner": along(work, None), "approximate": along(work, Approximate()), "exact": along(work, Exact())}
+    ways: dict[str, Way] = {}
+    loops = {"bare": Bare(work), "kernels": Bare(work, kernels=True)}
+    used = ("bare", "kernels") if work.name == "conv" else ("bare",)
+    for name, piece in pieces.items():
+        ways[name] = piece.gradients
+        for loop in used if name == "exact" else used[:1]:
+            ways[f"{name}, {loop}"] = partial(loops[loop].trajectories, Weights.of(work), name)
+    ways["meta-step"] = whole(work).meta_step
+    for loop in used:
+        ways[f"meta-step, {loop}"] = _meta_step(loops[loop], Weights.of(work))
+    if work.meta_step == "leap":
+        ways["first-order"] = whole(work, Approximate()).meta_step
+    return ways
+
+
+def _meta_step(bare: Bare, weights: Weights) -> Callable[[], None]:
+    return lambda: bare_meta_step(bare, weights)
+
+
+def _against_authors(timings: Timings, work: Workload, *, full_size: bool) -> Figure:
+    """A figure on record is held against ours at the size it was taken at; at another there is no target."""
+    ours = timings.time("first-order").scaled(MILLI / work.points)
+    recorded = Spread(AUTHORS_MILLISECONDS, AUTHORS_MILLISECONDS, AUTHORS_MILLISECONDS)
+    return Figure(
+        work.name,
+        "first-order Warp-Leap",
+        "authors' package, on record",
+        ours.scaled(1 / AUTHORS_MILLISECONDS),
+        ours,
+        recorded,
+        AUTHORS_MOST if full_size else None,
+    )

@@ -1,0 +1,70 @@
+"""Ratios that a busy machine cannot tilt: ways take turns within each repetition, and are compared within it.
+
+A way is a function that does one whole piece of work. Times are of the processor, so waiting for it does not count;
+neighbours still disturb caches and clock rates, but they hit all ways of a repetition alike.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from warpgrad.errors import WarpgradError
+
+Way = Callable[[], Any]
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median with the smallest and the largest value."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+    def scaled(self, factor: float) -> Spread:
+        return Spread(self.median * factor, self.low * factor, self.high * factor)
+
+    def record(self) -> dict[str, float]:
+        return {"median": self.median, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds of every way in every repetition."""
+
+    seconds: Mapping[str, Sequence[float]]
+
+    def time(self, way: str) -> Spread:
+        return Spread.of(self.seconds[way])
+
+    def ratio(self, way: str, against: str) -> Spread:
+        """The cost of `way` in units of `against`, repetition by repetition."""
+        pairs = zip(self.seconds[way], self.seconds[against], strict=True)
+        return Spread.of([mine / theirs for mine, theirs in pairs])
+
+
+def interleaved(ways: Mapping[str, Way], repetitions: int, *, clock: Clock = time.process_time) -> Timings:
+    """Time every way once per repetition, after one round that warms up and is not counted."""
+    if repetitions < 1:
+        raise WarpgradError(f"repetitions={repetitions}: time everything at least once.")
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(repetitions + 1):
+        gc.collect()  # garbage of one repetition is not swept up at the expense of another
+        for name, way in ways.items():
+            began = clock()
+            way()
+            elapsed = clock() - began
+            if turn > 0:
+                # A clock too coarse for the work would make ratios infinite.
+                seconds[name].append(max(elapsed, 1e-9))
+    return Timings(seconds)

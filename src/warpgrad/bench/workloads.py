@@ -1,0 +1,178 @@
+"""What is timed: four networks at the sizes of the paper's experiments, on batches that lie in memory.
+
+Data are random tensors from keys: what they show does not change how long a step takes, and no clock runs while they
+are made. Every task hands out the same few batches over and over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from warpgrad.bench.forwards import Loss, Named, convolutional, feed_forward, on_surface
+from warpgrad.experiments.continual_setup import ContinualConfig
+from warpgrad.experiments.continual_setup import network as sine_network
+from warpgrad.keys import fold, generator
+from warpgrad.layers import warp_convnet
+from warpgrad.learner import Forward, Learner
+from warpgrad.maze import AgentOptions, Maze, build_learner
+from warpgrad.tasks.base import Task
+from warpgrad.tasks.reinforcement import ActorCritic, EpisodeTask
+from warpgrad.tasks.surfaces import Position, ResidualOmega, SurfaceFamily
+
+MetaStep = Literal["leap", "online", "stream"]
+"""Algorithm 2 with Leap and η = 1; Algorithm 1; Algorithm 3 with the in-place objective."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A network, its tasks, and the same loss written by hand."""
+
+    name: str
+    words: str
+    make: Callable[[], Learner]
+    """A new learner; always at the same weights."""
+    tasks: Sequence[Task]
+    steps: int
+    """K."""
+    rate: float
+    """α, and the meta step size: small, so that nothing overflows however often a step is repeated."""
+    loss: Loss
+    meta_step: MetaStep
+    channels_last: bool = False
+
+    @property
+    def points(self) -> int:
+        """(task, step) pairs of one piece of work."""
+        return self.steps * len(self.tasks)
+
+    @property
+    def keys(self) -> list[int]:
+        return [fold("bench", self.name, place) for place in range(len(self.tasks))]
+
+
+class FixedBatches(Task):
+    """A task with its batches in memory; step k takes the k-th, and begins again where they end."""
+
+    def __init__(self, loss: Callable[[Tensor, Tensor], Tensor], adapt: Sequence[Any], meta: Sequence[Any]) -> None:
+        self.stack_key = (FixedBatches, loss)
+        self._loss, self._adapt, self._meta = loss, adapt, meta
+
+    def adapt_batch(self, k: int) -> Any:
+        return self._adapt[k % len(self._adapt)]
+
+    def meta_batch(self, k: int) -> Any:
+        return self._meta[k % len(self._meta)]
+
+    def loss(self, forward: Forward, batch: tuple[Tensor, Tensor]) -> Tensor:
+        inputs, targets = batch
+        return self._loss(forward(inputs), targets)
+
+
+def conv(quick: bool = False, *, warp: bool = True, steps: int | None = None, tasks: int = 1) -> Workload:
+    """The network of App. E: 28×28 images, 20 classes."""
+    filters, size = (8, 5) if quick else (64, 20)
+    options: dict[str, Any] = {} if warp else {"warp": None}
+    drawn = [_images(size, place) for place in range(tasks)]
+    return Workload(
+        "conv",
+        f"{filters} filters, batch {size}, 28×28",
+        partial(_learner, lambda: warp_convnet(1, 20, widths=(filters,) * 4, **options), warp, channels_last=True),
+        [FixedBatches(F.cross_entropy, adapt, meta) for adapt, meta in drawn],
+        steps or (2 if quick else 4),
+        0.01,
+        convolutional,
+        "leap",
+        channels_last=True,
+    )
+
+
+def mlp(quick: bool = False, *, warp: bool = True, steps: int | None = None, tasks: int = 5) -> Workload:
+    """The network of App. J; a meta-batch has the examples of all five sub-tasks."""
+    config = ContinualConfig(method="warpgrad" if warp else "no-warp")
+    drawn = [(_sines(5, place, "adapt"), _sines(25, place, "meta")) for place in range(tasks)]
+    return Workload(
+        "mlp",
+        f"1-200-200-200-1, batch 5, {tasks} tasks",
+        partial(_learner, lambda: sine_network(config), warp),
+        [FixedBatches(F.mse_loss, adapt, meta) for adapt, meta in drawn],
+        steps or (2 if quick else 20),
+        0.001,
+        feed_forward,
+        "online",
+    )
+
+
+def surfaces(quick: bool = False) -> Workload:
+    """One surface of App. D, ten starts."""
+    return Workload(
+        "surfaces",
+        "2-30-2, 10 starts",
+        partial(_learner, lambda: Position(ResidualOmega(30)), True, names="omega", start={"theta": "fresh"}),
+        SurfaceFamily().meta_batch(0, 10),
+        2 if quick else 20,
+        0.01,
+        on_surface,
+        "online",
+    )
+
+
+def rnn(quick: bool = False) -> Workload:
+    """The Warp-RNN of App. I in its maze; a batch is 30 episodes, rolled out in the forward pass."""
+    episodes, length = (3, 5) if quick else (30, 200)
+    maze, objective = Maze(length=length), ActorCritic()
+
+    def make() -> Learner:
+        with _seeded():
+            return build_learner("warp-rnn", maze, AgentOptions(), "cpu")
+
+    module = make().module
+
+    def loss(theta: Named, phi: Named, batch: Tensor, statistics: Named) -> Tensor:
+        del statistics
+        return objective.loss(functional_call(module, {**theta, **phi}, (batch,), tie_weights=False))
+
+    words = f"Warp-RNN of 100 units, {episodes} episodes of {length} steps"
+    return Workload("rnn", words, make, [EpisodeTask(0, episodes, objective)], 1, 0.001, loss, "stream")
+
+
+WORKLOADS: Mapping[str, Callable[[bool], Workload]] = {"conv": conv, "mlp": mlp, "rnn": rnn, "surfaces": surfaces}
+
+
+def _learner(module: Callable[[], nn.Module], warp: bool, *, names: str | None = None, **options: Any) -> Learner:
+    """`names` are those of the warp's parameters where modules are not marked."""
+    with _seeded():
+        return Learner(module(), warp=names if warp else (), **options)
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """Weights drawn inside the block are always the same; the random state outside is left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(fold("bench", "weights"))
+        yield
+
+
+def _images(size: int, place: int, batches: int = 4) -> tuple[list[Any], list[Any]]:
+    """Batches of noise with labels, to adapt to and to be judged on."""
+    draw = generator("bench", "images", place)
+    drawn = [
+        (torch.rand(size, 1, 28, 28, generator=draw), torch.randint(20, (size,), generator=draw))
+        for _ in range(2 * batches)
+    ]
+    return drawn[:batches], drawn[batches:]
+
+
+def _sines(size: int, place: int, role: str, batches: int = 4) -> list[Any]:
+    """Batches of one sine."""
+    draw = generator("bench", "sines", place, role)
+    inputs = [10 * torch.rand(size, 1, generator=draw) - 5 for _ in range(batches)]
+    return [(x, torch.sin(x + place)) for x in inputs]

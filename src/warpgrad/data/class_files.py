@@ -1,0 +1,48 @@
+"""Classes as lists of files, and the stream of images they become: what every prepared set of pictures shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from warpgrad.data.archives import Tree
+from warpgrad.data.pictures import pixels, read_picture
+from warpgrad.data.store import ClassImages, Images
+from warpgrad.errors import WarpgradError
+
+Progress = Callable[[int, int], None]
+"""Called with (classes done, classes in all) after each class."""
+
+
+class ClassFiles(NamedTuple):
+    """One class before its pictures are read."""
+
+    name: str
+    group: str
+    files: Sequence[str]
+
+
+def stream(
+    classes: Sequence[ClassFiles], read: Callable[[str], Images], progress: Progress | None
+) -> Iterator[ClassImages]:
+    """Read class after class with `read(file)`: uint8 [channels, height, width], all alike."""
+    for done, item in enumerate(classes, start=1):
+        yield ClassImages(item.name, item.group, np.stack([read(file) for file in item.files]))
+        if progress is not None:
+            progress(done, len(classes))
+
+
+def resized(tree: Tree, size: int | None, remedy: str, *, channels: int = 3) -> Callable[[str], Images]:
+    """A `read` for `stream`: the pictures of a tree, resized to `size`×`size` where it is given."""
+    return lambda file: pixels(read_picture(tree.read(file), f"{tree.path}: {file}", remedy, channels=channels), size)
+
+
+def exactly(encoded: bytes, where: str, remedy: str, side: int) -> Images:
+    """A published RGB picture that must be `side`×`side` already."""
+    picture = read_picture(encoded, where, remedy, channels=3)
+    if picture.size != (side, side):
+        width, height = picture.size
+        raise WarpgradError(f"{where} is {width}×{height} instead of {side}×{side}: {remedy}.")
+    return pixels(picture)

@@ -1,0 +1,170 @@
+"""Reading published pickles without running them: plain values and arrays of whole numbers, nothing else.
+
+A pickle is a program that may call anything it can name. Here it can name the few functions by which NumPy packs an
+array, and even those are not NumPy's own: each name leads to a stand-in that takes down shape, type and bytes, checks
+them, and makes the array itself. Everything else that a file names is refused before it is imported.
+Files from Python 2 are understood; their texts come out as `bytes`, so compare names with `text`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from warpgrad.errors import WarpgradError
+
+Integers = npt.NDArray[np.integer[Any]]
+
+_KINDS = frozenset({"b1", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8"})
+
+
+def load_plain(path: Path, remedy: str) -> Any:
+    """The value in the pickle `path`: dicts, lists, tuples, texts, bytes, numbers, and NumPy arrays of whole numbers.
+
+    `remedy` ends the sentence where the file is refused or damaged.
+    """
+    try:
+        with path.open("rb") as file:
+            return _finished(_PlainUnpickler(file, path, remedy).load(), {})
+    except WarpgradError:
+        raise
+    # What a damaged pickle raises can be anything: it is a program that was cut off.
+    except Exception as failure:
+        why = f"{type(failure).__name__}: {failure}"
+        raise WarpgradError(f"{path} cannot be read as a pickle of plain arrays ({why}): {remedy}.") from failure
+
+
+def text(value: object) -> str:
+    """A text of a pickle, from Python 3 or 2."""
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def numbers_in(value: object) -> list[int] | None:
+    """A list or a row of whole numbers as a list; None where it is neither."""
+    items = value.tolist() if isinstance(value, np.ndarray) else value
+    return items if isinstance(items, list) and all(type(item) is int for item in items) else None
+
+
+class _Kind:
+    """What a pickled `numpy.dtype` says."""
+
+    __slots__ = ("code", "order")
+
+    def __init__(self, code: object, *_: object) -> None:
+        self.code, self.order = text(code), "="
+        if self.code not in _KINDS:
+            raise ValueError(f"an array of type '{self.code}' is no array of whole numbers")
+
+    def __setstate__(self, state: tuple[object, ...]) -> None:
+        # (version, byte order, …): what follows describes compound types, which are none of ours.
+        self.order = text(state[1])
+
+    def build(self) -> np.dtype[Any]:
+        return np.dtype(self.order.replace("|", "=") + self.code)
+
+
+class _Pending:
+    """An array whose shape, type and bytes arrive after it: what `numpy`'s own unpickling makes and then fills."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, *_: object) -> None:
+        self.array: Integers | None = None
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, kind, columns_first, raw = state
+        self.array = _array(raw, kind, shape, "F" if columns_first else "C")
+
+
+class _Stand:
+    """What a pickle gets for a name: it can be called, and not changed."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[..., object]) -> None:
+        self._make = make
+
+    def __call__(self, *parts: object) -> object:
+        return self._make(*parts)
+
+    def __setstate__(self, state: object) -> NoReturn:
+        raise ValueError("it sets the state of a function")
+
+
+def _array(raw: object, kind: object, shape: object, order: object = "C") -> Integers:
+    if not isinstance(kind, _Kind) or not isinstance(raw, bytes | bytearray) or not isinstance(shape, tuple):
+        raise ValueError("an array is not made of a shape, a type and bytes")
+    if any(type(side) is not int or side < 0 for side in shape):
+        raise ValueError(f"an array has the shape {shape}")
+    if math.prod(shape) * kind.build().itemsize != len(raw):
+        raise ValueError(f"an array of shape {shape} has {len(raw)} bytes")
+    return np.frombuffer(raw, dtype=kind.build()).reshape(shape, order="F" if text(order) == "F" else "C")
+
+
+def _scalar(kind: object, raw: object) -> int:
+    return int(_array(raw, kind, ()))
+
+
+def _encode(value: object, encoding: object) -> bytes:
+    """How Python 3 writes bytes for Python 2."""
+    if not isinstance(value, str) or encoding != "latin1":
+        raise ValueError("it encodes what is no text of bytes")
+    return codecs.encode(value, "latin1")
+
+
+def _names() -> dict[tuple[str, str], _Stand]:
+    names = {("numpy", "dtype"): _Stand(_Kind), ("numpy", "ndarray"): _Stand(_Pending)}
+    names["_codecs", "encode"] = _Stand(_encode)
+    # How Python 3 writes no bytes for Python 2. It is called without anything.
+    names["__builtin__", "bytes"] = _Stand(lambda: b"")
+    # NumPy 2 moved numpy.core to numpy._core.
+    for core in ("numpy.core", "numpy._core"):
+        names[f"{core}.multiarray", "_reconstruct"] = _Stand(_Pending)
+        names[f"{core}.multiarray", "scalar"] = _Stand(_scalar)
+        names[f"{core}.numeric", "_frombuffer"] = _Stand(_array)
+    return names
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def __init__(self, file: Any, path: Path, remedy: str) -> None:
+        # As bytes: pixels that Python 2 wrote are not decoded to text and back.
+        super().__init__(file, encoding="bytes")
+        self._path, self._remedy, self._known = path, remedy, _names()
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self._known:
+            raise WarpgradError(
+                f"the pickle {self._path} is refused: it asks for {module}.{name}, but only plain values and NumPy "
+                f"arrays of whole numbers are read; {self._remedy}."
+            )
+        return self._known[module, name]
+
+
+def _finished(value: Any, done: dict[int, Any]) -> Any:
+    """The value with every pending array in its place; `done` keeps what is shared shared, however often it is."""
+    if isinstance(value, _Pending):
+        if value.array is None:
+            raise ValueError("an array was begun and not filled")
+        return value.array
+    if isinstance(value, dict | list | tuple):
+        if id(value) not in done:
+            done[id(value)] = _container(value, done)
+        return done[id(value)]
+    if value is None or isinstance(value, bool | int | float | str | bytes | bytearray | np.ndarray):
+        return value
+    raise ValueError(f"it holds a {type(value).__name__}")
+
+
+def _container(value: Any, done: dict[int, Any]) -> Any:
+    if not isinstance(value, dict):
+        return type(value)(_finished(item, done) for item in value)
+    if any(not isinstance(key, str | bytes | int) for key in value):
+        raise ValueError("a dict has keys that are neither texts nor numbers")
+    return {key: _finished(item, done) for key, item in value.items()}

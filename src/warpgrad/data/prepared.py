@@ -1,0 +1,57 @@
+"""Where prepared data sets lie, and how to get at one by name: the one place that knows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from warpgrad.data.archives import VARIABLE
+from warpgrad.data.header import FILE
+from warpgrad.data.store import ImageStore, open_store
+from warpgrad.errors import WarpgradError
+
+STORES = Path("data")
+"""Where prepared data sets go, beside runs/, when nobody says."""
+
+OMNIGLOT, DRAWN = "omniglot", "drawn"
+
+TITLES = {
+    OMNIGLOT: "Omniglot",
+    "omniglot-fewshot": "Omniglot few-shot",
+    "cifar-fs": "CIFAR-FS",
+    "fc100": "FC100",
+    "mini-imagenet": "miniImageNet",
+    "tiered-imagenet": "tieredImageNet",
+    DRAWN: "drawn alphabets",
+}
+"""What the headers of the known data sets call them. A set made of a person's own folders bears its own name."""
+
+
+def prepared(name: str) -> Path | None:
+    """A prepared data set of this name: in the folder prepared/ of WARPGRAD_DATA, or in data/."""
+    folders = [Path(named).expanduser() / "prepared"] if (named := os.environ.get(VARIABLE)) else []
+    return next((folder / name for folder in (*folders, STORES) if (folder / name / FILE).is_file()), None)
+
+
+def open_prepared(data: str) -> ImageStore:
+    """The store that `data` names: a data set that was prepared under this name, or else a folder with one."""
+    if (found := prepared(data)) is not None:
+        return open_store(found)
+    if data in TITLES:
+        command = "draw" if data == DRAWN else f"prepare {data}"
+        raise WarpgradError(
+            f"there is no prepared {TITLES[data]} here: make it with 'warpgrad data {command}', or name a prepared "
+            "folder with --data."
+        )
+    folder = Path(data).expanduser()
+    if not folder.exists():
+        raise WarpgradError(
+            f"'{data}' is no prepared data set: known are {', '.join(TITLES)}, what 'warpgrad data prepare folder "
+            f"--name {folder.name}' makes of class folders, and any folder with a {FILE}."
+        )
+    return open_store(folder)
+
+
+def data_name(store: ImageStore) -> str:
+    """What results on this store are called after: by its own header, not by where it lies."""
+    return next((name for name, title in TITLES.items() if title == store.header.name), store.header.name)

@@ -1,0 +1,87 @@
+"""Which classes are for meta-training, validation and meta-testing: checked where published, else drawn by key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from warpgrad.errors import WarpgradError
+from warpgrad.keys import fold
+
+SPLITS = ("train", "validation", "test")
+"""What the splits of every few-shot data set are called in a store."""
+
+FILE_NAMES = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
+"""What published files and folders call them."""
+
+
+def check_splits(
+    splits: Mapping[str, Sequence[str]], classes: Collection[str], where: str, sizes: Mapping[str, int] | None = None
+) -> None:
+    """Refuse splits that name what is not there, share a class, or are not of the published `sizes`."""
+    home: dict[str, str] = {}
+    for split, members in splits.items():
+        for name in members:
+            if name not in classes:
+                raise WarpgradError(f"{where}: the split {split} names the class '{name}', which has no images there.")
+            if name in home:
+                both = f"twice in {split}" if home[name] == split else f"both in {home[name]} and in {split}"
+                raise WarpgradError(f"{where}: the class '{name}' is {both}; every class has one split.")
+            home[name] = split
+        if not members:
+            raise WarpgradError(f"{where}: the split {split} has no classes.")
+        if sizes is not None and len(members) != sizes[split]:
+            raise WarpgradError(f"{where}: the split {split} has {len(members)} classes instead of {sizes[split]}.")
+
+
+def check_groups_apart(splits: Mapping[str, Sequence[str]], groups: Mapping[str, str], where: str, name: str) -> None:
+    """Refuse splits that share a group (superclass); a class without one is not looked at."""
+    home: dict[str, str] = {}
+    for split, members in splits.items():
+        for group in (groups.get(member, "") for member in members):
+            if group and home.setdefault(group, split) != split:
+                raise WarpgradError(
+                    f"{where}: the superclass '{group}' is both in {home[group]} and in {split}, "
+                    f"but {name} keeps every superclass in one split: get its files anew."
+                )
+
+
+def draw_splits(classes: Iterable[str], sizes: Mapping[str, int], *key: int | str) -> dict[str, list[str]]:
+    """Deal the classes out by a keyed shuffle; `sizes` says how many go where.
+
+    The place of a class in the shuffle is a hash of the key and of its name: no file order, no platform, and no
+    release of a library can change it.
+    """
+    order = sorted(classes, key=lambda name: fold(*key, name))
+    dealt: dict[str, list[str]] = {}
+    for split, size in sizes.items():
+        dealt[split], order = sorted(order[:size]), order[size:]
+    return dealt
+
+
+def fractions(count: int, where: str) -> dict[str, int]:
+    """64 / 16 / 20 % of `count` classes, as in miniImageNet and CIFAR-FS, and at least one each."""
+    if count < len(SPLITS):
+        raise WarpgradError(f"{where} has {count} classes; {len(SPLITS)} or more are needed for three splits.")
+    validation, test = max(1, round(0.16 * count)), max(1, round(0.20 * count))
+    return {"train": count - validation - test, "validation": validation, "test": test}
+
+
+def lines_of(raw: bytes, where: str) -> list[str]:
+    """The class names of a split file: one a line, blank lines left out."""
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as failure:
+        raise WarpgradError(f"{where} is no text in UTF-8 ({failure}).") from failure
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def table_of(raw: bytes, where: str) -> dict[str, str]:
+    """A JSON file that gives every class its group."""
+    try:
+        table = json.loads(raw)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as failure:
+        raise WarpgradError(f"{where} is no readable JSON ({failure}).") from failure
+    if not isinstance(table, dict) or not all(isinstance(group, str) for group in table.values()):
+        raise WarpgradError(f"{where} is not a table from class names to group names.")
+    return table

@@ -1,0 +1,268 @@
+"""Several processes, on one machine or many, by torch.distributed.
+
+    warpgrad run omniglot                                                                # one process
+    torchrun --nproc-per-node 2 -m warpgrad run omniglot                                 # two
+    torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:29500 -m warpgrad run omniglot
+                                                                                         # two machines, typed on both
+
+Every exchange begins with a word of fixed length from each rank, which says whether it is well. A rank that failed can
+therefore answer whatever the others are about to ask, and all stop with its sentence instead of waiting for it. A rank
+that is gone closes its connections, which ends the waiting of the others; one that is silent ends it by the timeout.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.ranks import ALONE, Ranks
+
+T = TypeVar("T")
+
+TIMEOUT = "WARPGRAD_TIMEOUT"
+"""Environment variable: seconds that a rank waits for the others in an exchange."""
+DEFAULT_TIMEOUT = 1800.0
+CAPACITY = 16
+"""Numbers in a word."""
+_MESSAGE_BYTES = 4096
+_FAILED = "failed"
+_ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class RankLostError(WarpgradError):
+    """Another rank is gone, or has not answered in time."""
+
+
+class TorchRanks(Ranks):
+    """The ranks of torch.distributed's default group."""
+
+    def __init__(self, timeout: float) -> None:
+        self.size, self.index = dist.get_world_size(), dist.get_rank()
+        self.timeout = timeout
+        # The store alone lets ranks wait for rank 0 however long it evaluates, and still hear a signal.
+        self._store = dist.distributed_c10d._get_default_store()
+        self._over = False
+        self._asked = 0
+
+    def total(self, numbers: Sequence[float]) -> list[float]:
+        return self._word(numbers, None)[: len(numbers)]
+
+    def add_up(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        if not tensors:
+            return []
+        dtype = tensors[0].dtype
+        for tensor in tensors:
+            dtype = torch.promote_types(dtype, tensor.dtype)
+        flat = torch.cat([tensor.to(dtype).reshape(-1) for tensor in tensors])
+        with self._watched():
+            dist.all_reduce(flat)
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+        return [torch.empty_like(old).copy_(new.view(old.shape)) for old, new in zip(tensors, parts, strict=True)]
+
+    @contextmanager
+    def agreeing(self) -> Iterator[None]:
+        try:
+            yield
+        except WarpgradError as error:
+            if not self._over:
+                self._word((), error)
+            raise
+
+    def from_first(self, work: Callable[[], T]) -> T:
+        self._asked += 1
+        key, answer = f"warpgrad/{self._asked}", _FAILED
+        if self.first:
+            try:
+                result = work()
+                answer = json.dumps(result)
+            finally:
+                with self._watched():
+                    self._store.set(key, answer)
+            return result
+        with self._watched():
+            pause = 0.001
+            while not self._store.check([key]):
+                time.sleep(pause)
+                pause = min(2 * pause, 0.2)
+            answer = self._store.get(key).decode()
+        if answer == _FAILED:
+            self.total(())
+        value: T = json.loads(answer)
+        return value
+
+    def broadcast(self, data: bytes) -> bytes:
+        (size,) = self.total([len(data) if self.first else 0])
+        received = torch.frombuffer(bytearray(data), dtype=torch.uint8) if self.first else None
+        received = torch.empty(int(size), dtype=torch.uint8) if received is None else received
+        with self._watched():
+            dist.broadcast(received, 0)
+        return received.numpy().tobytes()
+
+    def _word(self, numbers: Sequence[float], error: WarpgradError | None) -> list[float]:
+        """Every rank's word, summed; raises where one of them is an error."""
+        assert len(numbers) <= CAPACITY, "a word has a fixed length"
+        word = torch.zeros(1 + CAPACITY, dtype=torch.float64)
+        word[0] = error is not None
+        word[1 : 1 + len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
+        with self._watched():
+            dist.all_reduce(word)
+        if word[0] > 0:
+            self._over = True
+            self._stop(error)
+        found: list[float] = word[1:].tolist()
+        return found
+
+    def _stop(self, error: WarpgradError | None) -> None:
+        """Raise the error of the first rank that has one."""
+        own = torch.zeros(_MESSAGE_BYTES, dtype=torch.uint8)
+        if error is not None:
+            kind = b"N" if isinstance(error, NonFiniteError) else b"W"
+            text = (kind + str(error).encode())[:_MESSAGE_BYTES]
+            own[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        every = [torch.empty_like(own) for _ in range(self.size)]
+        with self._watched():
+            dist.all_gather(every, own)
+        messages = [message.numpy().tobytes().rstrip(b"\0").decode(errors="ignore") for message in every]
+        speaker = next(place for place, message in enumerate(messages) if message)
+        if speaker == self.index and error is not None:
+            raise error
+        kind_of = NonFiniteError if messages[speaker][0] == "N" else WarpgradError
+        raise kind_of(messages[speaker][1:]) from error
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """What torch.distributed says when a rank is gone or silent becomes one sentence."""
+        try:
+            yield
+        except RuntimeError as error:
+            self._over = True
+            raise _lost(f"rank {self.index} of {self.size}", self.timeout, error) from error
+
+
+_current: Ranks | None = None
+
+
+def joined(device: torch.device) -> Ranks:
+    """The ranks that this process is one of: those that torchrun started, else itself alone.
+
+    The group is made at the first call and lives as long as the process.
+    """
+    global _current
+    if _current is None:
+        timeout = _timeout()
+        if not dist.is_available():
+            return ALONE
+        if not dist.is_initialized():
+            if any(name not in os.environ for name in _ENVIRONMENT) or int(os.environ["WORLD_SIZE"]) == 1:
+                return ALONE
+            _initialise(device, timeout)
+        if dist.get_world_size() == 1:
+            return ALONE
+        _current = TorchRanks(timeout)
+    return _current
+
+
+def several() -> bool:
+    """Whether this process is one of several ranks."""
+    return _current is not None
+
+
+def restarted() -> bool:
+    """Whether torchrun has started this command before."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def _initialise(device: torch.device, timeout: float) -> None:
+    if device.type not in ("cpu", "cuda"):
+        raise WarpgradError(f"several processes can share work on cpu or cuda, not on {device.type}; use --device cpu.")
+    backend = "gloo"
+    if device.type == "cuda":
+        # Words are small and live on the CPU, gradients on the GPU.
+        backend = "cpu:gloo,cuda:nccl"
+        place, devices = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if place >= devices:
+            raise WarpgradError(
+                f"process {place + 1} of this machine finds {devices} GPUs: start as many processes as there are GPUs."
+            )
+        torch.cuda.set_device(place)
+    # Machines may be minutes apart in starting, however short the timeout of an exchange is.
+    patience = max(timeout, DEFAULT_TIMEOUT)
+    try:
+        store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=patience)))
+        store = PrefixStore(_attempt(store, rank, size, patience), store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
+    except RuntimeError as error:
+        raise _lost(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}", patience, error) from error
+    atexit.register(_leave)
+
+
+def _attempt(store: Store, rank: int, size: int, patience: float) -> str:
+    """A name that all living ranks agree on, for the keys of this attempt.
+
+    torchrun keeps its store over restarts, with the addresses of ranks that are gone, and tells machines no common
+    number of the attempt. Here every rank calls itself by a new random name; rank 0 answers each call with its own
+    name, until all have confirmed it. Calls of the dead are answered too, and nobody hears it.
+    """
+    own, deadline = secrets.token_hex(8), time.monotonic() + patience
+    while time.monotonic() < deadline:
+        if rank == 0:
+            for place in range(1, size):
+                if store.check([f"call/{place}"]):
+                    store.set(f"answer/{store.get(f'call/{place}').decode()}", own)
+            if store.check([f"confirmed/{own}/{place}" for place in range(1, size)]):
+                store.set(f"begin/{own}", "")
+                return own
+        else:
+            store.set(f"call/{rank}", own)
+            if store.check([f"answer/{own}"]):
+                name = store.get(f"answer/{own}").decode()
+                store.set(f"confirmed/{name}/{rank}", "")
+                if store.check([f"begin/{name}"]):
+                    return name
+        time.sleep(0.02)
+    raise RuntimeError("timed out waiting for all ranks to begin")
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _timeout() -> float:
+    given = os.environ.get(TIMEOUT, str(DEFAULT_TIMEOUT))
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise WarpgradError(f"{TIMEOUT}={given}: give the seconds that a rank waits for others, more than 0.")
+    return seconds
+
+
+def _lost(who: str, timeout: float, error: RuntimeError) -> RankLostError:
+    # Without the place in torch's own source, and its advice.
+    reason = re.sub(r"^\[[^]]*\]\s*", "", str(error).strip()).splitlines()[0].partition(". ")[0]
+    if "timed out" in reason.lower() or "timeout" in reason.lower():
+        return RankLostError(
+            f"{who} waited {timeout:g} s for the others in vain: a rank hangs, or its machine is gone; repeat the "
+            f"command to go on from the last checkpoint, or set {TIMEOUT} to more seconds if a meta-step takes longer."
+        )
+    return RankLostError(
+        f"{who} lost another rank, which has stopped ({reason}): its own message says why; repeat the command to go on "
+        "from the last checkpoint, or let torchrun do it with --max-restarts."
+    )

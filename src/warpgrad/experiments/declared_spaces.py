@@ -1,0 +1,36 @@
+"""The spaces that experiments declare for `warpgrad sweep`: method -> setting -> what to choose it from.
+
+The ranges are ours: around each preset's value, wide enough to hold those of the other methods. The paper gives none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from warpgrad.experiments.sweep_space import FloatRange, Space
+
+Spaces = Mapping[str, Mapping[str, Space]]
+
+_STEP_SIZE = FloatRange(0.01, 1.0, log=True)
+_INITIALISATION: Mapping[str, Space] = {"inner_lr": _STEP_SIZE, "theta0_lr": _STEP_SIZE}
+
+OMNIGLOT: Spaces = {
+    "warp-leap": {**_INITIALISATION, "meta_lr": _STEP_SIZE},
+    **dict.fromkeys(("leap", "reptile", "fomaml", "maml", "finetuning"), _INITIALISATION),
+    "sgd": {"inner_lr": _STEP_SIZE},
+    "kfac": {
+        "inner_lr": _STEP_SIZE,
+        "kfac_damping": FloatRange(1e-3, 1.0, log=True),
+        "kfac_clip": FloatRange(1e-2, 1.0, log=True),
+    },
+}
+
+_WARPED: Mapping[str, Space] = {"meta_lr": FloatRange(1e-4, 1e-2, log=True)}
+CONTINUAL: Spaces = {
+    "warpgrad": _WARPED,
+    "warp-current": _WARPED,
+    "no-warp": {"lr": FloatRange(3e-4, 3e-2, log=True)},
+    "ewc": {"lr": FloatRange(1e-3, 1e-2, log=True), "strength": FloatRange(1e2, 1e5, log=True)},
+}
+
+SYNTHETIC: Spaces = {"warpgrad": {"meta_lr": FloatRange(1e-4, 1e-1, log=True)}}

@@ -1,0 +1,137 @@
+"""Experiments 2.5 and 2.6: few-shot classification (§4.1, App. H).
+
+    warpgrad data prepare cifar-fs
+    warpgrad run few-shot --preset small --method maml --shots 5
+    warpgrad reproduce few-shot-cifar-1shot --workers 2
+    warpgrad evaluate runs/few-shot/RUN --ways 10 --data fc100
+
+A task is an episode: N classes, a few images of each to adapt to in K steps, 15 others of each to be judged on.
+
+| method           | θ, adapted               | φ                            | learned by                             |
+|------------------|--------------------------|------------------------------|----------------------------------------|
+| `warp-maml`      | blocks 2-4, head         | block 1, warp after 2, 3, 4  | φ: Algorithm 1, exact; θ0: MAML        |
+| `maml`           | all                      |                              | backpropagation through K steps        |
+| `fomaml`         | all                      |                              | first-order MAML                       |
+| `reptile`        | all                      |                              | θ0 − θ_K                               |
+| `anil`           | head                     | all blocks                   | backpropagation through K steps        |
+| `meta-sgd`       | all, a step size each    |                              | the same, for the step sizes too       |
+| `meta-curvature` | all, by learned factors  |                              | the same, for the factors too          |
+| `t-nets`         | all                      | T after every linear map     | the same                               |
+| `mt-nets`        | all, W by masked rows    | T after every linear map     | the same, for the masks too            |
+| `cavia`          | a context, from 0        | all else                     | the same                               |
+
+Meta-updates are Adam's. Validation accuracy chooses the weights that are kept. Batch-norm uses batch statistics
+throughout, at test those of the query set; `--batch-norm running` does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warpgrad.engine.early_stopping import EarlyStopping
+from warpgrad.engine.run_directory import newest_checkpoint
+from warpgrad.engine.training import meta_train
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.base import Execution, Experiment, Group
+from warpgrad.experiments.few_shot_config import METHODS, PRESETS, SPACES, FewShotConfig
+from warpgrad.experiments.few_shot_data import open_data
+from warpgrad.experiments.few_shot_evaluation import evaluate_on_episodes
+from warpgrad.experiments.few_shot_methods import meta_optimisers, recipe
+from warpgrad.experiments.few_shot_tables import NAME, TABLES
+from warpgrad.experiments.runner import settings
+from warpgrad.fitting import score
+from warpgrad.learner import Learner
+from warpgrad.tasks.episodes import EpisodeFamily, FewShotImages
+
+if TYPE_CHECKING:
+    from warpgrad.report.page import Page
+
+_AT_LEAST_ONE = (
+    "filters", "context", "steps", "meta_batch", "meta_steps", "validate_every", "validation_episodes", "test_steps",
+)  # fmt: skip
+_ABOVE_ZERO = ("alpha", "meta_lr", "theta0_lr", "rule_lr", "meta_clip", "temperature")
+_METHODS_OF = {
+    "warp_init": ("warp-maml",),
+    "context": ("cavia",),
+    "temperature": ("mt-nets",),
+    "meta_lr": ("warp-maml", "anil", "t-nets", "mt-nets", "cavia"),
+    "theta0_lr": tuple(method for method in METHODS if method != "cavia"),
+    "rule_lr": ("meta-sgd", "meta-curvature", "mt-nets"),
+}
+"""Settings that mean nothing to the other methods."""
+
+
+class FewShot(Experiment[FewShotConfig]):
+    name = NAME
+    section = "§4.1, App. H"
+    summary = "few-shot classification, 5 steps"
+    methods = METHODS
+    presets: Mapping[str, FewShotConfig] = PRESETS
+    tables = TABLES
+    spaces = SPACES
+
+    def check(self, config: FewShotConfig) -> FewShotConfig:
+        for name in _AT_LEAST_ONE:
+            if getattr(config, name) < 1:
+                raise WarpgradError(f"{name}={getattr(config, name)}: it must be at least 1.")
+        for name in _ABOVE_ZERO:
+            if not getattr(config, name) > 0:
+                raise WarpgradError(f"{name}={getattr(config, name)}: it must be greater than 0.")
+        if config.patience is not None and config.patience < 1:
+            raise WarpgradError(f"patience={config.patience}: wait for at least 1 validation, or None for all.")
+        if config.test_episodes < 2:
+            raise WarpgradError(f"test_episodes={config.test_episodes}: an interval needs at least 2 episodes.")
+        for name, users in _METHODS_OF.items():
+            if getattr(config, name) != getattr(PRESETS[config.preset], name) and config.method not in users:
+                raise WarpgradError(f"{config.method} has no {name}; leave it to {' and '.join(users)}.")
+        _ = config.train_shape, config.test_shape  # building them checks ways, shots and query
+        return super().check(config)
+
+    def train(self, config: FewShotConfig, execution: Execution) -> int:
+        images = FewShotImages(open_data(config.data), config.device)
+        tasks = EpisodeFamily(images, "train", config.train_shape, rotations=config.rotations, flips=config.flips)
+        held_out = EpisodeFamily(images, "validation", config.test_shape, rotations=config.rotations)
+        chosen = recipe(config, images.store.shape)
+        method = chosen.method
+
+        def validate(learner: Learner) -> dict[str, float]:
+            episodes = held_out.episodes(config.validation_episodes)
+            return score(learner, episodes, rule=method.rule, steps=config.steps, key=config.seed)
+
+        records = meta_train(
+            method.learner,
+            tasks,
+            algorithm=chosen.algorithm,
+            rule=method.rule,
+            objective=method.objective,
+            initialiser=method.initialiser,
+            optimiser=meta_optimisers(config),
+            clip=config.meta_clip,
+            meta_steps=config.meta_steps,
+            seed=config.seed,
+            validate=validate,
+            validate_every=config.validate_every,
+            early_stopping=EarlyStopping("accuracy", config.patience or config.meta_steps, "max"),
+            run=execution.directory,
+            config=settings(self, config),
+            fresh=execution.fresh,
+            tensorboard=execution.tensorboard,
+            progress=execution.progress,
+        )
+        return len(records)
+
+    def evaluate(self, config: FewShotConfig, directory: Path) -> dict[str, Any]:
+        images = FewShotImages(open_data(config.data), config.device)
+        return evaluate_on_episodes(config, images, newest_checkpoint(directory))
+
+    def page(self, groups: Sequence[Group], title: str) -> Page:
+        from warpgrad.experiments.few_shot_page import build_page  # needs matplotlib, which is slow to import
+
+        return build_page(groups, title)
+
+    def lines(self, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+        from warpgrad.experiments.few_shot_results import result_lines
+
+        return result_lines(groups)

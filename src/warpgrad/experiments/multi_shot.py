@@ -1,0 +1,138 @@
+"""Experiment 2.7: large multi-shot image classification (§4.2, App. H).
+
+    warpgrad data prepare fc100
+    warpgrad run multi-shot --preset small --method leap --seed 1
+    warpgrad reproduce multi-shot --preset small --workers 2
+
+A task: 10 classes, hundreds of images of each to adapt to in batches, 50 others of each to be tested on. Meta-training
+sees K steps of a task; tests go on for several times as many.
+
+| method      | θ0      | φ: a 3×3 convolution after each block | adaptation                        |
+|-------------|---------|---------------------------------------|-----------------------------------|
+| `warp-leap` | Leap    | Algorithm 1, exact                    | SGD with momentum                 |
+| `leap`      | Leap    | none                                  | the same                          |
+| `reptile`   | Reptile | none                                  | the same                          |
+| `sgd`       | random  | none                                  | the same, in larger batches       |
+
+Meta-updates are Adam's. Validation AUC over K steps chooses the weights that are kept. Batch-norm uses batch
+statistics in adaptation and in the meta-loss; at test, running statistics of the task itself, reset at its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warpgrad.data.prepared import open_prepared
+from warpgrad.engine.early_stopping import EarlyStopping
+from warpgrad.engine.run_directory import RunDirectory, newest_checkpoint
+from warpgrad.engine.state import load_learner
+from warpgrad.engine.training import meta_train
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.base import Execution, Experiment, Group
+from warpgrad.experiments.multi_shot_config import METHODS, PRESETS, MultiShotConfig
+from warpgrad.experiments.multi_shot_evaluation import evaluate_on_tasks, validation_scores
+from warpgrad.experiments.multi_shot_methods import algorithm_of, meta_optimisers, method_of
+from warpgrad.experiments.multi_shot_tables import NAME, TABLES
+from warpgrad.experiments.runner import settings
+from warpgrad.tasks.episodes import FewShotImages
+from warpgrad.tasks.many_shot import ManyShotFamily
+
+if TYPE_CHECKING:
+    from warpgrad.report.page import Page
+
+_AT_LEAST_ONE = (
+    "steps", "meta_batch", "meta_steps", "validate_every", "validation_tasks", "scratch_batch", "test_tasks",
+    "headline_steps", "test_steps", "test_every",
+)  # fmt: skip
+_ABOVE_ZERO = ("inner_lr", "meta_lr", "theta0_lr", "scratch_lr")
+
+
+class MultiShot(Experiment[MultiShotConfig]):
+    name = NAME
+    section = "§4.2, App. H"
+    summary = "large multi-shot image classification, tested beyond the steps of meta-training"
+    methods = METHODS
+    presets: Mapping[str, MultiShotConfig] = PRESETS
+    tables = TABLES
+    sweep_metric = "auc"
+
+    def check(self, config: MultiShotConfig) -> MultiShotConfig:
+        for name in _AT_LEAST_ONE:
+            if getattr(config, name) < 1:
+                raise WarpgradError(f"{name}={getattr(config, name)}: it must be at least 1.")
+        for name in _ABOVE_ZERO:
+            if not getattr(config, name) > 0:
+                raise WarpgradError(f"{name}={getattr(config, name)}: it must be greater than 0.")
+        if config.meta_clip is not None and not config.meta_clip > 0:
+            raise WarpgradError(f"meta_clip={config.meta_clip}: it must be greater than 0, or None for no bound.")
+        if config.patience is not None and config.patience < 1:
+            raise WarpgradError(f"patience={config.patience}: wait for at least 1 validation, or None for all.")
+        if not config.widths or min(config.widths) < 1:
+            raise WarpgradError(f"widths={config.widths}: name at least one block, each of at least 1 channel.")
+        if config.headline_steps > config.test_steps or config.headline_steps % config.test_every:
+            raise WarpgradError(
+                f"headline_steps={config.headline_steps} is no step at which the curve is tested: take a multiple of "
+                f"test_every={config.test_every} up to test_steps={config.test_steps}."
+            )
+        for shape in (config.train_shape, config.test_shape):
+            assert shape.ways == config.ways  # building them checks ways, images and batches
+        return super().check(config)
+
+    def train(self, config: MultiShotConfig, execution: Execution) -> int:
+        if config.from_scratch:
+            return self._begin(config, execution)
+        images = open_images(config)
+        method = method_of(config, images.store.shape)
+        records = meta_train(
+            method.learner,
+            ManyShotFamily(images, "train", config.train_shape),
+            algorithm=algorithm_of(config),
+            rule=method.rule,
+            objective=method.objective,
+            initialiser=method.initialiser,
+            optimiser=meta_optimisers(config),
+            clip=config.meta_clip,
+            meta_steps=config.meta_steps,
+            seed=config.seed,
+            validate=lambda learner: validation_scores(config, images, learner, method.rule),
+            validate_every=config.validate_every,
+            early_stopping=EarlyStopping("auc", config.patience or config.meta_steps, "max"),
+            run=execution.directory,
+            config=settings(self, config),
+            fresh=execution.fresh,
+            tensorboard=execution.tensorboard,
+            progress=execution.progress,
+        )
+        return len(records)
+
+    def evaluate(self, config: MultiShotConfig, directory: Path) -> dict[str, Any]:
+        images = open_images(config)
+        method = method_of(config, images.store.shape)
+        if not config.from_scratch:
+            load_learner(method, newest_checkpoint(directory))
+        return evaluate_on_tasks(config, images, method)
+
+    def page(self, groups: Sequence[Group], title: str) -> Page:
+        from warpgrad.experiments.multi_shot_page import build_page  # needs matplotlib, which is slow to import
+
+        return build_page(groups, title)
+
+    def lines(self, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+        from warpgrad.experiments.multi_shot_results import result_lines
+
+        return result_lines(groups)
+
+    def _begin(self, config: MultiShotConfig, execution: Execution) -> int:
+        """A run without meta-training is a run directory with no meta-steps in it."""
+        run = RunDirectory(execution.directory, settings(self, config), fresh=execution.fresh)
+        try:
+            run.begin_metrics(0)
+        finally:
+            run.close()
+        return 0
+
+
+def open_images(config: MultiShotConfig) -> FewShotImages:
+    return FewShotImages(open_prepared(config.data), config.device)

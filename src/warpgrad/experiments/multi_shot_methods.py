@@ -1,0 +1,91 @@
+"""Every multi-shot method as a choice of parts: network, partition, rule, objective, initialiser."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+from torch import nn
+
+from warpgrad.algorithms import Online
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.multi_shot_config import POOLS, MultiShotConfig
+from warpgrad.initialisers import Initialiser, Leap, Reptile
+from warpgrad.keys import fold
+from warpgrad.layers import FEW_SHOT_ORDER, identity_, warp_convnet
+from warpgrad.layers.warps import MakeWarp, convolutional_warp
+from warpgrad.learner import Learner, Start
+from warpgrad.meta_optimiser import OptimiserFactory
+from warpgrad.method import Group, Method
+from warpgrad.objectives import Approximate, Exact
+from warpgrad.rules import SGD
+
+Shape = tuple[int, int, int]
+"""Channels, height and width of the images."""
+
+
+def method_of(config: MultiShotConfig, shape: Shape) -> Method:
+    """What is meta-learned, and how a task is adapted to."""
+    rule = SGD(config.alpha, momentum=config.momentum)
+    match config.method:
+        case "warp-leap":
+            objective = Exact() if config.objective == "exact" else Approximate()
+            return Method(_learner(config, warped_network(config, shape)), rule, objective, Leap())
+        case "leap" | "reptile":
+            initialiser: Initialiser = Leap() if config.method == "leap" else Reptile()
+            return Method(_learner(config, network(config, shape)), rule, None, initialiser)
+        case "sgd":
+            return Method(_learner(config, network(config, shape), {"*": "fixed"}), rule)
+    raise WarpgradError(f"multi-shot has no method '{config.method}'.")
+
+
+def algorithm_of(config: MultiShotConfig) -> Online:
+    """Algorithm 1 for all: averaged over tasks and their whole trajectories."""
+    return Online(steps=config.steps, tasks=config.meta_batch)
+
+
+def meta_optimisers(config: MultiShotConfig) -> dict[Group, OptimiserFactory]:
+    return {
+        "phi": partial(torch.optim.Adam, lr=config.meta_lr),
+        "theta0": partial(torch.optim.Adam, lr=config.theta0_lr),
+    }
+
+
+def network(config: MultiShotConfig, shape: Shape) -> nn.Sequential:
+    """The network of App. H without warp-layers; the seed alone decides its weights, so all methods begin alike."""
+    return _convnet(config, shape, "network", None)
+
+
+def warped_network(config: MultiShotConfig, shape: Shape) -> nn.Sequential:
+    """The same network, at the same weights, with a 3×3 warp convolution after every block."""
+    module = _convnet(config, shape, "warp", convolutional_warp)
+    module.load_state_dict(network(config, shape).state_dict(), strict=False)
+    if config.warp_init == "identity":
+        for name, child in module.named_children():
+            if name.startswith("warp"):
+                identity_(child)
+    return module
+
+
+def _learner(config: MultiShotConfig, module: nn.Sequential, start: Mapping[str, Start] | None = None) -> Learner:
+    # Where nothing is marked as warp, all is θ.
+    warp = None if "warp1" in dict(module.named_children()) else ()
+    return Learner(module.to(config.device), warp=warp, start=start, channels_last=True)
+
+
+def _convnet(config: MultiShotConfig, shape: Shape, role: str, warp: MakeWarp | None) -> nn.Sequential:
+    channels, height, width = shape
+    if height != width:
+        raise WarpgradError(f"images are {height}×{width}; the multi-shot network takes square ones.")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(fold(config.seed, role))
+        return warp_convnet(
+            channels,
+            config.ways,
+            image_size=height,
+            widths=config.widths,
+            order=FEW_SHOT_ORDER,
+            pools=POOLS,
+            warp=warp,
+        )

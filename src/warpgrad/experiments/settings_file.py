@@ -1,0 +1,97 @@
+"""Settings in a JSON file, each checked against what the experiment's config says it takes."""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal
+
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.base import Config, Experiment
+
+_KINDS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    types.NoneType: "null",
+}
+
+
+def read_settings(path: Path, experiment: Experiment[Any]) -> dict[str, Any]:
+    """The settings in a file, by name. It may be a run's own config.json, of the same experiment."""
+    values = read_named(path)
+    values.pop("format", None)
+    of = values.pop("experiment", experiment.name)
+    if of != experiment.name:
+        raise WarpgradError(f"{path} holds settings of {of}, not of {experiment.name}.")
+    kinds = setting_kinds(experiment)
+    for name in values:
+        check_known(name, kinds, experiment, path)
+        try:
+            values[name] = fitted(values[name], kinds[name])
+        except WarpgradError as error:
+            raise WarpgradError(f"{path}, '{name}': {error}") from None
+    return values
+
+
+def read_named(path: Path) -> dict[str, Any]:
+    """A JSON object."""
+    if not path.is_file():
+        raise WarpgradError(f"{path} is not a file; name a JSON file.")
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise WarpgradError(f"{path} cannot be read as JSON: {error}.") from error
+    if not isinstance(values, dict):
+        raise WarpgradError(f"{path} must hold a JSON object of named values, not a {type(values).__name__}.")
+    return values
+
+
+def setting_kinds(experiment: Experiment[Any]) -> dict[str, Any]:
+    """Setting -> its type."""
+    preset: Config = next(iter(experiment.presets.values()))
+    return typing.get_type_hints(type(preset))
+
+
+def check_known(name: str, kinds: dict[str, Any], experiment: Experiment[Any], path: Path) -> None:
+    if name not in kinds:
+        raise WarpgradError(
+            f"{path} sets '{name}', which {experiment.name} does not have; "
+            f"'warpgrad run {experiment.name} --help' lists its settings."
+        )
+
+
+def fitted(value: Any, kind: Any) -> Any:
+    """The value as the config holds it: a list as a tuple, a whole number as a float where it takes one."""
+    for member in members(kind):
+        if typing.get_origin(member) is Literal:
+            if any(type(value) is type(choice) and value == choice for choice in typing.get_args(member)):
+                return value
+        elif typing.get_origin(member) is tuple:
+            if isinstance(value, list):
+                return tuple(fitted(item, typing.get_args(member)[0]) for item in value)
+        elif member is float and type(value) in (int, float):
+            return float(value)
+        elif type(value) is member:
+            return value
+    raise WarpgradError(f"it is {json.dumps(value)}, but must be {_described(kind)}.")
+
+
+def members(kind: Any) -> tuple[Any, ...]:
+    """The types that a setting may have: those of a union, or the one."""
+    return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+
+
+def _described(kind: Any) -> str:
+    words = []
+    for member in members(kind):
+        if typing.get_origin(member) is Literal:
+            words.append("one of " + ", ".join(str(choice) for choice in typing.get_args(member)))
+        elif typing.get_origin(member) is tuple:
+            words.append(f"a list, each item {_described(typing.get_args(member)[0])}")
+        else:
+            words.append(_KINDS.get(member, getattr(member, "__name__", str(member))))
+    return " or ".join(words)

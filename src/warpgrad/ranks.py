@@ -1,0 +1,82 @@
+"""Ranks: the processes that share a meta-step.
+
+Algorithms ask two things of them: which part of some work is mine, and what do our sums add up to. How the answers
+travel is the engine's business (`engine/distributed.py`). This class is one process by itself: all work is its own,
+and every sum is already complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from warpgrad.tensors import Accumulator
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """One process among `size`, the one at `index`. Every method but `share` must be called by all of them."""
+
+    size = 1
+    index = 0
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0, which writes files, validates and speaks for all."""
+        return self.index == 0
+
+    def share(self, count: int) -> slice:
+        """The part of `count` tasks that is this rank's; shares are contiguous, and the first ranks have one more."""
+        each, more = divmod(count, self.size)
+        begin = self.index * each + min(self.index, more)
+        return slice(begin, begin + each + (self.index < more))
+
+    def total(self, numbers: Sequence[float]) -> list[float]:
+        """A few numbers, summed over ranks. Where a rank has failed, all raise its error here."""
+        return list(numbers)
+
+    def add_up(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Tensors, summed over ranks as one flat tensor."""
+        return list(tensors)
+
+    def agreeing(self) -> AbstractContextManager[None]:
+        """An error that a user can mend, raised inside the block by any rank, is raised by all."""
+        return nullcontext()
+
+    def from_first(self, work: Callable[[], T]) -> T:
+        """What `work` returns on rank 0, which alone does it; a JSON value."""
+        return work()
+
+    def broadcast(self, data: bytes) -> bytes:
+        """Rank 0's bytes."""
+        return data
+
+
+ALONE = Ranks()
+
+
+def add_up(ranks: Ranks, sums: Sequence[tuple[Accumulator, Mapping[str, Tensor]]]) -> None:
+    """Make each rank's sums the sums of all: one exchange of counts, then one flat tensor.
+
+    Every sum comes with the parameters it is a gradient for, because a rank without a share of the work has no
+    gradient to tell the shapes from. Sums that no rank has added to stay empty.
+    """
+    if ranks.size == 1:
+        return
+    counts = ranks.total([number for own, _ in sums for number in (own.count, bool(own.total))])
+    parts: list[tuple[Accumulator, str, Tensor]] = []
+    for place, (own, parameters) in enumerate(sums):
+        own.count = int(counts[2 * place])
+        if counts[2 * place + 1]:
+            # In the layout of the parameters: were layouts to differ between ranks, so could roundings.
+            parts += [(own, name, torch.zeros_like(value, requires_grad=False)) for name, value in parameters.items()]
+    for own, name, part in parts:
+        if name in own.total:
+            part.copy_(own.total[name])
+    for (own, name, _), value in zip(parts, ranks.add_up([part for *_, part in parts]), strict=True):
+        own.total[name] = value

@@ -1,0 +1,111 @@
+"""The space of one sweep: what the experiment declares, changed by a file, without what the command line fixes."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping, Set
+from pathlib import Path
+from typing import Any
+
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.base import Config, Experiment
+from warpgrad.experiments.settings_file import check_known, fitted, members, read_named, setting_kinds
+from warpgrad.experiments.sweep_space import Choices, FloatRange, IntRange, Space
+
+Described = dict[str, dict[str, Any]]
+
+_NOT_SWEPT = ("preset", "method", "seed", "device", "split")
+"""Settings that say what is compared, and on what."""
+
+
+def sweep_space(
+    experiment: Experiment[Any], config: Config, fixed: Set[str], path: Path | None = None
+) -> dict[str, Space]:
+    """Setting -> what to choose it from. `fixed` are the settings that the command line names.
+
+    Every end of a range and every choice must be a setting that the experiment accepts beside the fixed ones.
+    """
+    space = {name: choice for name, choice in experiment.spaces.get(config.method, {}).items() if name not in fixed}
+    if path is not None:
+        given = read_space(path, experiment)
+        both = sorted(set(given) & fixed)
+        if both:
+            raise WarpgradError(f"'{both[0]}' is both in {path} and fixed on the command line; leave one out.")
+        space |= given
+    if not space:
+        raise WarpgradError(
+            f"there is nothing to search for {experiment.name}, method '{config.method}': "
+            "give --space FILE.json with the settings to try."
+        )
+    for name, choice in space.items():
+        for value in choice.extremes:
+            try:
+                experiment.check(changed(config, {name: value}))
+            except WarpgradError as error:
+                raise WarpgradError(f"the space of '{name}' goes too far: {error}") from error
+    return space
+
+
+def read_space(path: Path, experiment: Experiment[Any]) -> dict[str, Space]:
+    """{"inner_lr": {"low": 0.01, "high": 1.0, "log": true}, "warp": {"choices": ["conv3x3", "linear"]}}"""
+    kinds = setting_kinds(experiment)
+    space: dict[str, Space] = {}
+    for name, described in read_named(path).items():
+        check_known(name, kinds, experiment, path)
+        if name in _NOT_SWEPT:
+            raise WarpgradError(f"{path} would sweep '{name}', which must be the same for all trials.")
+        try:
+            space[name] = _parsed(described, kinds[name])
+        except WarpgradError as error:
+            raise WarpgradError(f"{path}, '{name}': {error}") from None
+    return space
+
+
+def _parsed(described: Any, kind: Any) -> Space:
+    keys = set(described) if isinstance(described, dict) else set()
+    if keys == {"choices"} and isinstance(described["choices"], list):
+        values = tuple(fitted(value, kind) for value in described["choices"])
+        if any(isinstance(value, tuple) for value in values):
+            raise WarpgradError("a setting that is a list cannot be swept.")
+        return Choices(values)
+    if not {"low", "high"} <= keys <= {"low", "high", "log"}:
+        raise WarpgradError('give {"low": …, "high": …, "log": true or false} or {"choices": […]}.')
+    log = described.get("log", False)
+    if not isinstance(log, bool):
+        raise WarpgradError(f"log is {log!r}; it is true or false.")
+    numbers = [member for member in members(kind) if member in (int, float)]
+    if not numbers:
+        raise WarpgradError("it is no number, so it has no range; give its choices.")
+    low, high = (fitted(described[end], numbers[0]) for end in ("low", "high"))
+    return IntRange(low, high, log) if numbers[0] is int else FloatRange(low, high, log)
+
+
+def described(space: Mapping[str, Space]) -> Described:
+    """The space as a file would state it."""
+    return {
+        name: {key: list(value) if isinstance(value, tuple) else value for key, value in vars(choice).items()}
+        for name, choice in space.items()
+    }
+
+
+def sentence(choice: Space) -> str:
+    """For people."""
+    if isinstance(choice, Choices):
+        return "one of " + ", ".join(str(value) for value in choice.choices)
+    whole = "whole numbers " if isinstance(choice, IntRange) else ""
+    return f"{whole}{choice.low:g} to {choice.high:g}{', logarithmic' if choice.log else ''}"
+
+
+def changed(config: Config, changes: Mapping[str, Any]) -> Config:
+    return dataclasses.replace(config, **changes)
+
+
+def validation_config(experiment: Experiment[Any], config: Config) -> Config:
+    """The settings of a sweep's trials: what is chosen on the test split proves nothing on it."""
+    splits = typing.get_args(setting_kinds(experiment).get("split"))
+    if "validation" not in splits:
+        raise WarpgradError(
+            f"{experiment.name} has no validation split, so a sweep would choose its settings on the test tasks."
+        )
+    return changed(config, {"split": "validation"})

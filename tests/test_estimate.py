@@ -1,0 +1,156 @@
+"""`warpgrad run … --estimate`: what is a count is exact, what is a time is a line in K."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import warpgrad as wg
+from warpgrad.bench.flops import Flops
+from warpgrad.errors import WarpgradError
+from warpgrad.estimate import Estimate, _watched, duration, estimate, estimate_lines, fields_of, line, size
+from warpgrad.experiments import EXPERIMENTS
+from warpgrad.experiments.base import Config, Execution, Experiment
+from warpgrad.experiments.continual import untrained
+from warpgrad.experiments.runner import settings
+
+
+@dataclass(frozen=True)
+class ToyConfig(Config):
+    method: str = "warp"
+    steps: int = 7
+    meta_batch: int = 3
+    meta_steps: int = 50
+    samples: int | None = 1
+    validate_every: int = 10
+
+
+class Toy(Experiment[ToyConfig]):
+    """Algorithm 2 with momentum, so that entries hold θ and a rule state."""
+
+    name = "toy"
+    methods = ("warp", "none")
+    presets = MappingProxyType({"paper": ToyConfig()})
+
+    def train(self, config: ToyConfig, execution: Execution) -> int:
+        if config.method == "none":
+            return untrained(settings(self, config), execution)
+        torch.manual_seed(config.seed)
+        learner = wg.Learner(nn.Sequential(nn.Linear(3, 5), wg.Warp(nn.Linear(5, 5)), nn.Linear(5, 1)))
+        tasks = [wg.SupervisedTask(torch.randn(8, 3), torch.randn(8, 1), F.mse_loss, batch_size=4) for _ in range(4)]
+        records = wg.meta_train(
+            learner,
+            wg.TaskList(tasks),
+            algorithm=wg.Offline(steps=config.steps, tasks=config.meta_batch, samples=config.samples),
+            rule=wg.SGD(0.01, momentum=0.9),
+            objective=wg.Exact(),
+            optimiser=partial(torch.optim.SGD, lr=0.01),
+            meta_steps=config.meta_steps,
+            validate=lambda learner: {"score": 1.0},
+            validate_every=config.validate_every,
+            run=execution.directory,
+            config=settings(self, config),
+        )
+        return len(records)
+
+    def evaluate(self, config, directory):
+        raise NotImplementedError
+
+    page = lines = evaluate
+
+
+def test_the_replay_buffer_is_estimated_to_the_byte(tmp_path):
+    config = ToyConfig()
+    found = estimate(Toy(), config, budget=0.0)  # nothing can be paid: two tasks, K = 2, and the rest is extrapolated
+    with _watched() as buffers:
+        Toy().train(dataclasses.replace(config, meta_steps=1), Execution(tmp_path / "real"))
+    ((entries, entry_bytes, _),) = buffers
+    assert entries == config.steps * config.meta_batch
+    assert (found.buffer_entries, found.buffer_bytes) == (entries, entries * entry_bytes)
+    assert not found.buffer_on_disk
+    assert found.peak_bytes > found.buffer_bytes
+
+
+def test_flops_are_those_of_a_real_meta_step(tmp_path):
+    config, counts = ToyConfig(steps=4), []
+    for meta_steps in (1, 2):
+        with FlopCounterMode(display=False) as counter:
+            Toy().train(dataclasses.replace(config, meta_steps=meta_steps), Execution(tmp_path / f"{meta_steps}"))
+        counts.append(counter.get_total_flops())
+    assert counts[1] > counts[0] > 0
+    assert estimate(Toy(), config, budget=0.0).flops_per_meta_step == counts[1] - counts[0]
+
+
+def test_products_are_counted_where_a_leaf_enters_a_module():
+    layer, leaf = nn.Linear(3, 2, bias=False), torch.ones(5, 3, requires_grad=True)
+    with Flops() as counter:
+        (slope,) = torch.autograd.grad(layer(leaf).square().sum(), leaf, create_graph=True)
+        assert counter.total == 2 * (2 * 5 * 3 * 2)  # forwards, and backwards to the input alone
+        slope.sum().backward()
+    # For the input: through both products; for the weight: from both.
+    assert counter.total == 2 * (2 * 5 * 3 * 2) + 4 * (2 * 5 * 3 * 2)
+
+
+def test_totals_are_meta_steps_times_their_time_and_validations():
+    found = estimate(Toy(), ToyConfig(), budget=0.0)
+    assert found.meta_steps == 50
+    assert found.seconds >= 50 * found.seconds_per_meta_step > 0
+    assert found.serial
+    assert not estimate(Toy(), ToyConfig(samples=None), budget=0.0).serial
+
+
+def test_nothing_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    close = wg.ReplayBuffer.close
+    lines = estimate_lines(Toy(), ToyConfig(), flops=1e9, ranks=2, budget=0.0)
+    assert list(tmp_path.iterdir()) == []
+    assert wg.ReplayBuffer.close is close
+    assert lines[0].startswith("toy, warp, preset paper")
+    assert any("21 points" in each for each in lines)
+    assert "at least: with η = 1" in lines[-1]
+
+
+def test_a_method_that_trains_nothing_and_a_setting_that_is_missing_are_named():
+    with pytest.raises(WarpgradError, match="method none meta-trains nothing"):
+        estimate(Toy(), ToyConfig(method="none"), budget=0.0)
+    with pytest.raises(WarpgradError, match="toy cannot be estimated: it has no setting 'steps'"):
+        fields_of(Toy(), Config(method="warp"))
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_names_fields_it_has(name):
+    experiment = EXPERIMENTS[name]
+    for config in experiment.presets.values():
+        for method in experiment.methods:
+            fields = fields_of(experiment, dataclasses.replace(config, method=method))
+            assert fields.steps == "maml_steps" or method != "maml" or not hasattr(config, "maml_steps")
+
+
+def test_a_line_through_two_samples_never_starts_below_zero():
+    assert line([2, 4], [5.0, 9.0], 10) == pytest.approx(21.0)  # 1 + 2 x
+    assert line([2, 4], [1.0, 9.0], 10) == pytest.approx(22.5)  # would start at −7: in proportion instead
+    assert line([3], [6.0], 10) == pytest.approx(20.0)
+    assert line([1], [6.0], 1) == 6.0
+
+
+def test_a_cluster_is_as_fast_as_its_rate_and_the_largest_share():
+    known = Estimate(100, 5, 1.0, 100.0, 1, 0, 0, False, 2e9, False)
+    assert known.cluster_seconds(1e9) == pytest.approx(200.0)
+    assert known.cluster_seconds(1e9, 2) == pytest.approx(120.0)  # 3 of 5 tasks
+    assert known.cluster_seconds(1e9, 5) == known.cluster_seconds(1e9, 50) == pytest.approx(40.0)
+    with pytest.raises(WarpgradError, match="a rate above 0"):
+        known.cluster_seconds(0.0)
+    assert "replay buffer         none" in known.lines()
+
+
+def test_units():
+    assert [duration(value) for value in (0.5, 150, 9000, 400_000)] == ["0.5 s", "2.5 min", "2.5 h", "4.6 days"]
+    assert [size(value) for value in (10, 2500, 3e6, 4.5e9)] == ["10 bytes", "2.50 kB", "3.00 MB", "4.50 GB"]

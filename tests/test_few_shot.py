@@ -1,0 +1,389 @@
+"""The few-shot experiment: presets, runs, evaluation on other episodes, tables and page, on tiny stores."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from few_shot_store import few_shot_store
+from warpgrad.data.prepared import prepared
+from warpgrad.data.store import ClassImages, write
+from warpgrad.engine.checkpoint import load
+from warpgrad.engine.run_directory import newest_checkpoint
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.base import Execution, Group
+from warpgrad.experiments.few_shot import FewShot
+from warpgrad.experiments.few_shot_config import DATA, METHODS, FewShotConfig
+from warpgrad.experiments.few_shot_data import open_data
+from warpgrad.experiments.few_shot_evaluation import half_width, trained
+from warpgrad.experiments.few_shot_methods import recipe
+from warpgrad.experiments.few_shot_results import comparable, result_lines
+from warpgrad.experiments.reproduction import cells
+from warpgrad.experiments.runner import command, execute
+from warpgrad.report.runs import load_run
+
+EXPERIMENT = FewShot()
+TINY = {
+    "ways": 3, "train_shots": 2, "query": 2, "filters": 3, "steps": 2, "meta_batch": 2, "meta_steps": 2,
+    "validate_every": 1, "validation_episodes": 2, "test_episodes": 4, "test_steps": 3,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return few_shot_store(tmp_path_factory.mktemp("store") / "patterns")
+
+
+@pytest.fixture(scope="module")
+def tiny(store):
+    def make(**changes) -> FewShotConfig:
+        return EXPERIMENT.config("small", **{**TINY, "data": str(store.path), **changes})
+
+    return make
+
+
+class Runs(dict[str, Path]):
+    """Method -> its run, meta-trained and evaluated when first asked for."""
+
+    def __init__(self, tiny, root: Path) -> None:
+        super().__init__()
+        self.tiny, self.root = tiny, root
+
+    def __missing__(self, method: str) -> Path:
+        execute(EXPERIMENT, self.tiny(method=method), Execution(self.root / method, progress=False))
+        self[method] = self.root / method
+        return self[method]
+
+
+@pytest.fixture(scope="module")
+def runs(tiny, tmp_path_factory) -> Runs:
+    return Runs(tiny, tmp_path_factory.mktemp("runs"))
+
+
+def evaluation_of(run: Path):
+    return json.loads((run / "evaluation.json").read_text())
+
+
+def group_of(label: str, paths: list[Path], paper: float | None = None) -> Group:
+    found = tuple(load_run(path) for path in paths)
+    return Group(label, found, tuple(evaluation_of(path) for path in paths), paper)
+
+
+def weights_of(run: Path):
+    state = load(newest_checkpoint(run))
+    return {
+        f"{group}/{name}": value
+        for group in ("module", "rule")
+        for name, value in {
+            **state["weights"][group],
+            **{f"best/{n}": v for n, v in state["best"][group].items()},
+        }.items()
+    }
+
+
+# Settings.
+
+
+def test_the_paper_preset_is_the_papers():
+    """Field by field: App. H, and ours where it is silent (step sizes, clipping, validation schedule, warp start)."""
+    expected = {
+        "preset": "paper", "method": "warp-maml", "seed": 0, "device": "cpu", "data": "mini-imagenet",
+        "ways": 5, "shots": 1, "train_shots": None, "query": 15, "rotations": False, "flips": False,
+        "filters": 128, "batch_norm": "batch", "steps": 5, "meta_batch": 1, "meta_steps": 60_000,
+        "split": "test", "test_episodes": 600, "validation_episodes": 600, "test_steps": 5,
+        "warp_init": "identity", "context": 100, "temperature": 0.5, "inner_lr": None,
+        "meta_lr": 0.001, "theta0_lr": 0.001, "rule_lr": 0.001, "meta_clip": 10.0,
+        "validate_every": 1000, "patience": None,
+    }  # fmt: skip
+    assert dataclasses.asdict(EXPERIMENT.presets["paper"]) == expected
+
+
+@pytest.mark.parametrize("data", ["mini-imagenet", "tiered-imagenet"])
+@pytest.mark.parametrize(("shots", "train_shots"), [(1, 5), (5, 15)])
+def test_meta_training_sees_more_shots_than_the_test(data, shots, train_shots):
+    config = EXPERIMENT.config("paper", data=data, shots=shots)
+    assert dataclasses.astuple(config.train_shape) == (5, train_shots, 15)
+    assert dataclasses.astuple(config.test_shape) == (5, shots, 15)
+
+
+def test_shots_that_the_paper_does_not_have_are_taken_as_they_are():
+    assert EXPERIMENT.config("paper", shots=3).train_shape.shots == 3
+    assert EXPERIMENT.config("paper", train_shots=2).train_shape.shots == 2
+
+
+def test_the_small_preset_keeps_the_protocol_and_the_network():
+    paper, small = (dataclasses.asdict(EXPERIMENT.presets[name]) for name in ("paper", "small"))
+    changed = {name for name in paper if paper[name] != small[name]}
+    assert changed == {"preset", "data", "filters", "meta_steps", "validate_every", "validation_episodes"}
+
+
+def test_only_cavia_takes_large_steps():
+    steps = {method: EXPERIMENT.config("small", method=method).alpha for method in METHODS}
+    assert steps.pop("cavia") == 1.0
+    assert set(steps.values()) == {0.05}
+    assert EXPERIMENT.config("small", inner_lr=0.4).alpha == 0.4
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"ways": 1}, "ways=1"),
+        ({"shots": 0}, "shots=0"),
+        ({"meta_steps": 0}, "meta_steps=0"),
+        ({"test_episodes": 1}, "test_episodes=1"),
+        ({"inner_lr": 0.0}, "alpha=0.0"),
+        ({"meta_clip": 0.0}, "meta_clip=0.0"),
+        ({"patience": 0}, "patience=0"),
+        ({"method": "maml", "warp_init": "own"}, "maml has no warp_init; leave it to warp-maml"),
+        ({"method": "maml", "meta_lr": 0.1}, "maml has no meta_lr"),
+        ({"method": "cavia", "theta0_lr": 0.1}, "cavia has no theta0_lr"),
+        ({"method": "t-nets", "rule_lr": 0.1}, "t-nets has no rule_lr"),
+        ({"method": "sgd"}, "no method 'sgd'"),
+    ],
+)
+def test_settings_that_cannot_be_run_are_refused_by_name(changes, words):
+    with pytest.raises(WarpgradError, match=words):
+        EXPERIMENT.config("small", **changes)
+
+
+def test_a_store_without_splits_is_refused(tmp_path):
+    pixels = torch.zeros(2, 1, 4, 4, dtype=torch.uint8).numpy()
+    write(tmp_path / "s", [ClassImages("a", "", pixels)], name="bare", shape=(1, 4, 4), source="", licence="")
+    with pytest.raises(WarpgradError, match=r"bare has no split 'train' \(its splits: none\)"):
+        open_data(str(tmp_path / "s"))
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_data_that_is_not_prepared_is_named_with_its_remedy(name, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WARPGRAD_DATA", raising=False)
+    with pytest.raises(WarpgradError, match=f"data prepare {name}"):
+        open_data(name)
+
+
+# Runs.
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_runs_and_is_tested_on_the_same_episodes(runs, method):
+    found = evaluation_of(runs[method])
+    assert list(found["accuracy"]) == ["0", "1", "2", "3"]
+    assert all(0 <= value <= 100 for value in found["accuracy"].values())
+    assert found["metrics"]["accuracy"] == pytest.approx(sum(found["accuracy"].values()) / 4)
+    assert found["metrics"]["accuracy"] == found["curve"][-1]
+    assert found["metrics"]["interval"] == found["curve_interval"][-1]
+    assert found["tested_at"] == [0, 1, 2, 3]
+    assert (found["ways"], found["shots"], found["query"], found["split"]) == (3, 1, 2, "test")
+    assert found["batch_norm"] == "batch"
+    assert "statistics of the batch" in found["notes"][0]
+    assert found["anew"] == []
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_that_was_stopped_ends_with_the_same_bytes(runs, tiny, tmp_path, method):
+    execute(EXPERIMENT, tiny(method=method, meta_steps=1), Execution(tmp_path / "run", progress=False))
+    execute(EXPERIMENT, tiny(method=method), Execution(tmp_path / "run", progress=False))
+    resumed, straight = weights_of(tmp_path / "run"), weights_of(runs[method])
+    assert set(resumed) == set(straight)
+    for name, value in straight.items():
+        assert torch.equal(value, resumed[name]), name
+    assert evaluation_of(tmp_path / "run")["accuracy"] == evaluation_of(runs[method])["accuracy"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_group_of_meta_parameters_learns(runs, tiny, method):
+    begun = recipe(tiny(method=method), (3, 32, 32)).method
+    state = load(newest_checkpoint(runs[method]))["weights"]
+    groups = {"theta0": begun.learner.learned_theta0, "phi": begun.learner.phi, "rule": begun.rule.meta}
+    for group, parameters in groups.items():
+        stored = state["rule" if group == "rule" else "module"]
+        assert not [name for name, value in parameters.items() if torch.equal(stored[name], value)], group
+
+
+def test_the_weights_with_the_best_validation_are_the_ones_tested(runs, tiny):
+    lines = [json.loads(line) for line in (runs["maml"] / "metrics.jsonl").read_text().splitlines()]
+    scores = [line["validation/accuracy"] for line in lines]
+    assert len(scores) == 2
+    path = newest_checkpoint(runs["maml"])
+    state = load(path)
+    assert state["early_stopping"]["best"] == max(scores)
+    method, _ = trained(tiny(method="maml"), (3, 32, 32), path)
+    for name, value in method.learner.theta0.items():
+        assert torch.equal(value, state["best"]["module"][name])
+
+
+def test_a_run_stops_when_validation_no_longer_improves(tiny, tmp_path):
+    config = tiny(method="reptile", meta_steps=30, patience=1)
+    steps = EXPERIMENT.train(config, Execution(tmp_path / "run", progress=False))
+    scores = [
+        json.loads(line)["validation/accuracy"] for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    ]
+    assert len(scores) == steps < 30
+    assert scores[-1] <= scores[-2]
+    assert all(later > earlier for earlier, later in pairwise(scores[:-1]))
+
+
+def test_meta_training_learns_patterns(tiny, tmp_path):
+    """Classes differ by a colour pattern: a few meta-steps must show."""
+    config = tiny(method="warp-maml", filters=6, query=4, meta_steps=12, validate_every=12, test_episodes=10)
+    summary = execute(EXPERIMENT, config, Execution(tmp_path / "run", progress=False))
+    assert summary["metrics"]["accuracy"] > 60
+    curve = evaluation_of(tmp_path / "run")["curve"]
+    assert curve[-1] > curve[0] + 20
+
+
+# Evaluation under other settings.
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "cavia"])
+def test_other_ways_get_a_fresh_head_and_say_so(runs, tiny, method, capsys):
+    found = EXPERIMENT.evaluate(tiny(method=method, ways=4, shots=2), runs[method])
+    assert {"head.weight", "head.bias"} <= set(found["anew"])
+    assert all(name.startswith("head") for name in found["anew"])
+    assert (found["ways"], found["shots"]) == (4, 2)
+    assert "drawn afresh on every episode" in capsys.readouterr().err
+    assert found["accuracy"] == EXPERIMENT.evaluate(tiny(method=method, ways=4, shots=2), runs[method])["accuracy"]
+
+
+def test_a_fresh_head_leaves_the_body_as_it_was_learned(runs, tiny):
+    path = newest_checkpoint(runs["meta-sgd"])
+    method, anew = trained(tiny(method="meta-sgd", ways=4), (3, 32, 32), path)
+    best = load(path)["best"]
+    for name, value in method.learner.theta0.items():
+        if not name.startswith("head"):
+            assert torch.equal(value, best["module"][name])
+            assert torch.equal(method.rule.meta[name], best["rule"][name])
+    assert torch.equal(method.rule.meta["head.weight"], torch.full((4, 12), 0.05))
+    assert method.learner.starts["head.weight"] == "fresh"
+    assert method.learner.starts["block1.conv.weight"] == "learned"
+    assert sorted(set(anew)) == ["head.bias", "head.weight"]
+
+
+def test_other_data_of_another_size_too(runs, tiny, tmp_path):
+    other = few_shot_store(tmp_path / "larger", size=48, seed=1)
+    found = EXPERIMENT.evaluate(tiny(method="warp-maml", data=str(other.path)), runs["warp-maml"])
+    assert found["data"] == "patterns 48"
+    assert found["anew"] == ["head.weight"]
+    same = few_shot_store(tmp_path / "same", seed=2)
+    assert EXPERIMENT.evaluate(tiny(method="warp-maml", data=str(same.path)), runs["warp-maml"])["anew"] == []
+
+
+def test_what_cannot_be_carried_over_is_refused(runs, tiny, tmp_path):
+    with pytest.raises(WarpgradError, match="cavia does not adapt its head"):
+        EXPERIMENT.evaluate(tiny(method="cavia", ways=4), runs["cavia"])
+    grey = few_shot_store(tmp_path / "grey", channels=1)
+    with pytest.raises(WarpgradError, match=r"block1\.conv\.weight"):
+        EXPERIMENT.evaluate(tiny(method="maml", data=str(grey.path)), runs["maml"])
+    with pytest.raises(WarpgradError, match="belongs to another model"):
+        EXPERIMENT.evaluate(tiny(method="t-nets"), runs["maml"])
+
+
+def test_running_statistics_and_rotations_are_options(runs, tiny):
+    batch = evaluation_of(runs["maml"])
+    running = EXPERIMENT.evaluate(tiny(method="maml", batch_norm="running"), runs["maml"])
+    assert "running statistics" in running["notes"][0]
+    assert running["curve"] != batch["curve"]
+    turned = EXPERIMENT.evaluate(tiny(method="maml", rotations=True), runs["maml"])
+    assert turned["accuracy"] != batch["accuracy"]
+
+
+def test_the_interval_is_students():
+    values = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64).numpy()
+    assert half_width(values) == pytest.approx(3.18244630528371 * values.std(ddof=1) / 2, rel=1e-9)
+
+
+# The paper's presets on images of their size.
+
+
+@pytest.mark.parametrize("name", ["few-shot-mini-1shot", "few-shot-tiered-5shot"])
+def test_the_paper_preset_takes_a_meta_step_and_goes_on(large_store, tmp_path, name):
+    """The first row of a table, but for the data, the width and the counts of meta-steps and episodes."""
+    table = next(table for table in EXPERIMENT.tables if table.name == name)
+    row = table.rows[0].settings_at("paper")
+    fewer = {"filters": 2, "validate_every": 1, "validation_episodes": 1, "test_episodes": 2}
+    config = EXPERIMENT.config("paper", **{**row, **fewer, "data": str(large_store.path), "meta_steps": 1})
+    summary = execute(EXPERIMENT, config, Execution(tmp_path / "run", progress=False))
+    assert (summary["steps"], summary["preset"], summary["method"]) == (1, "paper", "warp-maml")
+    more = dataclasses.replace(config, meta_steps=2)
+    assert EXPERIMENT.train(more, Execution(tmp_path / "run", progress=False)) == 2
+    assert EXPERIMENT.train(more, Execution(tmp_path / "straight", progress=False)) == 2
+    resumed, straight = weights_of(tmp_path / "run"), weights_of(tmp_path / "straight")
+    assert all(torch.equal(value, resumed[name]) for name, value in straight.items())
+
+
+@pytest.fixture(scope="module")
+def large_store(tmp_path_factory):
+    return few_shot_store(tmp_path_factory.mktemp("large") / "s", size=84, classes=5, images=30)
+
+
+# Tables, terminal and page.
+
+
+def test_the_tables_are_the_published_ones():
+    found = {table.name: {row.label: row.paper for row in table.rows} for table in EXPERIMENT.tables}
+    none = dict.fromkeys(("Warp-MAML", "Meta-SGD", "T-Nets", "CAVIA"))
+    assert found == {
+        "few-shot-cifar-1shot": {**none, "MAML": 58.9},
+        "few-shot-cifar-5shot": {**none, "MAML": 71.5},
+        "few-shot-mini-1shot": {
+            "Warp-MAML": 52.3, "MAML": 48.7, "Reptile": 50.0, "Meta-SGD": 50.5, "(M)T-Net": 51.7, "CAVIA": 51.8,
+        },
+        "few-shot-mini-5shot": {
+            "Warp-MAML": 68.4, "MAML": 63.2, "Reptile": 66.0, "Meta-SGD": 64.0, "(M)T-Net": None, "CAVIA": 65.9,
+        },
+        "few-shot-tiered-1shot": {"Warp-MAML": 57.2, "MAML": 51.7},
+        "few-shot-tiered-5shot": {"Warp-MAML": 74.1, "MAML": 70.3},
+    }  # fmt: skip
+    for table in EXPERIMENT.tables:
+        assert table.preset == ("small" if "cifar" in table.name else "paper")
+
+
+def test_the_cells_of_the_tables(tmp_path):
+    tables = {table.name: table for table in EXPERIMENT.tables}
+    small = cells(EXPERIMENT, tables["few-shot-cifar-5shot"], tmp_path, "small", None)
+    counts = {row.label: sum(cell.row is row for cell in small) for row in tables["few-shot-cifar-5shot"].rows}
+    assert counts == {"Warp-MAML": 2, "MAML": 2, "Meta-SGD": 1, "T-Nets": 1, "CAVIA": 1}
+    assert {(cell.config.data, cell.config.shots, cell.config.filters) for cell in small} == {("cifar-fs", 5, 32)}
+    large = cells(EXPERIMENT, tables["few-shot-mini-1shot"], tmp_path, "paper", None)
+    assert {cell.row.label: cell.config.filters for cell in large} == {
+        "Warp-MAML": 128, "CAVIA": 128, "MAML": 32, "Reptile": 32, "Meta-SGD": 32, "(M)T-Net": 32,
+    }  # fmt: skip
+    assert "--shots 5" in command(EXPERIMENT, small[0].config)
+
+
+def test_the_terminal_and_the_page_compare_on_the_same_episodes(runs, tmp_path):
+    groups = [group_of("Warp-MAML", [runs["warp-maml"]]), group_of("MAML", [runs["maml"]], 58.9)]
+    header, rows = result_lines(groups)
+    assert "patterns 32, 3-way 1-shot (test); batch-norm: batch" in header[0]
+    assert [row[0] for row in rows] == ["Warp-MAML", "MAML"]
+    assert rows[0][2] == ""
+    assert rows[1][2] != ""
+    assert rows[1][3] == "58.9"
+    text = EXPERIMENT.page(groups, "Few shots").write(tmp_path / "page.html").read_text()
+    for words in ("published 58.9", "Accuracy by adaptation step", "statistics of the batch", "Indicative only"):
+        assert words in text
+
+
+def test_results_on_other_episodes_are_not_compared(runs, tiny):
+    one = group_of("MAML", [runs["maml"]])
+    other = dataclasses.replace(one, evaluations=(EXPERIMENT.evaluate(tiny(method="maml", ways=4), runs["maml"]),))
+    assert not comparable(one, other)
+    assert result_lines([one, dataclasses.replace(other, label="4 ways")])[1][1][2] == ""
+
+
+@pytest.mark.real_data
+def test_a_meta_step_on_the_real_cifar_fs(tmp_path):
+    found = prepared("cifar-fs")
+    if found is None:
+        pytest.skip("needs CIFAR-FS: warpgrad data prepare cifar-fs")
+    config = EXPERIMENT.config(
+        "small", data=str(found), filters=4, meta_steps=1, validate_every=1, validation_episodes=1, test_episodes=2
+    )
+    summary = execute(EXPERIMENT, config, Execution(tmp_path / "run", progress=False))
+    assert summary["steps"] == 1
+    assert evaluation_of(tmp_path / "run")["data"] == "cifar-fs"

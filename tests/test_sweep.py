@@ -1,0 +1,400 @@
+"""Sweeps: the record in Optuna, trials as processes, and the whole command, killed and taken up again.
+
+Most tests use a stand-in for the run: a small program that writes what a run writes, so that a trial takes
+milliseconds. The last two use real runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import math
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import types
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+optuna = pytest.importorskip("optuna", reason="needs Optuna: pip install 'warpgrad[sweep]'")
+
+from warpgrad import sweep_commands  # noqa: E402
+from warpgrad.errors import WarpgradError  # noqa: E402
+from warpgrad.experiments.sweep_space import Choices, FloatRange, IntRange  # noqa: E402
+from warpgrad.experiments.synthetic import Synthetic  # noqa: E402
+from warpgrad.sweep import process  # noqa: E402
+from warpgrad.sweep.ownership import Owner  # noqa: E402
+from warpgrad.sweep.page import build_page  # noqa: E402
+from warpgrad.sweep.pruning import Prune, Watch  # noqa: E402
+from warpgrad.sweep.results import Places, Sweep  # noqa: E402
+from warpgrad.sweep.samplers import Keyed  # noqa: E402
+from warpgrad.sweep.study import Record, opened  # noqa: E402
+from warpgrad.sweep.trials import Workers  # noqa: E402
+
+TINY = ["--meta-steps", "2", "--steps", "3", "--starts", "2", "--test-surfaces", "3", "--test-starts", "2"]
+SPACE = {
+    "meta_lr": FloatRange(1e-4, 1e-1, log=True),
+    "hidden": IntRange(2, 9),
+    "form": Choices(("printed", "peaks")),
+}
+
+# arguments: directory, meta_lr, meta-steps, what to do at the end
+RUN = """
+import json, math, os, signal, sys, time
+directory, rate, steps, end = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+def stop(number, frame):
+    open(directory + "/stopped", "w").close()
+    sys.exit(143)
+signal.signal(signal.SIGTERM, stop)
+os.makedirs(directory, exist_ok=True)
+loss = abs(math.log10(rate) + 2)
+with open(directory + "/metrics.jsonl", "w") as file:
+    for step in range(steps):
+        file.write(json.dumps({"step": step, "task_loss_last": loss + 1 / (step + 1)}) + chr(10))
+if end.startswith("wait above") and loss > float(end.split()[-1]):
+    time.sleep(600)
+if end == "interrupt":
+    os.kill(os.getppid(), signal.SIGINT)
+    time.sleep(60)
+if end == "diverge":
+    print("warpgrad: meta-step 3: the loss is nan.", file=sys.stderr)
+    sys.exit(3)
+if end == "break":
+    print("warpgrad: the disk is full.", file=sys.stderr)
+    sys.exit(2)
+value = math.nan if end == "nan" else loss
+with open(directory + "/summary.json", "w") as file:
+    json.dump({"experiment": "synthetic", "metrics": {"loss/warp": value}, "wall_seconds": 1.5}, file)
+"""
+
+
+def stand_in(end="done"):
+    def command(experiment, config, directory: Path) -> list[str]:
+        words = [str(directory), repr(config.meta_lr), str(config.meta_steps), end]
+        return [sys.executable, "-I", "-S", "-c", RUN, *words]
+
+    return command
+
+
+def planned(search="random", seed=0, space=SPACE, meta_steps=20) -> Sweep:
+    config = Synthetic().config("small", seed=seed, split="validation", meta_steps=meta_steps)
+    return Sweep(Synthetic(), config, space, search, "loss/warp", "minimise")
+
+
+@contextmanager
+def recording(root: Path, plan: Sweep, name="study", prune_after=5, address=None):
+    places = Places(root, name)
+    with opened(address or places.database) as storage, Owner(places.directory) as owner:
+        yield Record(plan, name, storage, owner, prune_after), places
+
+
+def drawn(root: Path, plan: Sweep, count: int, together: int = 1) -> list[dict]:
+    """What `count` trials try, `together` of them at a time; each is valued by a function of what it tries."""
+    tried = {}
+    with recording(root, plan, address="sqlite:///:memory:") as (record, _):
+        active = []
+        while len(tried) < count:
+            trial = record.next_trial(count)
+            tried[trial.number] = record.chosen(trial)
+            active.append(trial)
+            if len(active) == together or len(tried) == count:
+                for one in reversed(active):
+                    chosen = tried[one.number]
+                    record.complete(one, (math.log10(chosen["meta_lr"]) + 2) ** 2 + chosen["hidden"], 0.0)
+                active = []
+        assert record.next_trial(count) is None
+    return [tried[number] for number in sorted(tried)]
+
+
+def states(root: Path, plan: Sweep) -> list[str]:
+    with recording(root, plan) as (record, _):
+        return [outcome.state for outcome in record.outcomes()]
+
+
+def test_random_search_is_a_function_of_the_seed_and_the_trial(tmp_path):
+    first = drawn(tmp_path / "a", planned(), 6)
+    assert drawn(tmp_path / "b", planned(), 6, together=3) == first
+    assert drawn(tmp_path / "c", planned(seed=1), 6) != first
+    assert len({chosen["meta_lr"] for chosen in first}) == 6
+    for chosen in first:
+        assert list(chosen) == list(SPACE)
+        assert 1e-4 <= chosen["meta_lr"] <= 1e-1
+        assert chosen["hidden"] in range(2, 10)
+    # Settings of one trial have streams of their own: equal ranges do not give equal values.
+    pair = {"meta_lr": FloatRange(0.1, 1.0), "lr": FloatRange(0.1, 1.0), "hidden": IntRange(2, 9)}
+    assert all(chosen["meta_lr"] != chosen["lr"] for chosen in drawn(tmp_path / "d", planned(space=pair), 3))
+
+
+def test_logarithmic_ranges_favour_no_decade():
+    chosen = optuna.distributions.FloatDistribution(1e-4, 1e-1, log=True)
+    trials = [types.SimpleNamespace(number=number) for number in range(900)]
+    rates = [Keyed("random", 0).sample_independent(None, trial, "meta_lr", chosen) for trial in trials]
+    by_decade = [sum(10**low <= rate < 10 ** (low + 1) for rate in rates) for low in (-4, -3, -2)]
+    # 900 draws of probability 1/3: 300 expected, standard deviation 14.1; four of them on either side.
+    assert all(abs(count - 300) < 57 for count in by_decade)
+
+
+def test_tpe_repeats_itself_and_leaves_random_search_after_ten_trials(tmp_path):
+    first = drawn(tmp_path / "a", planned("tpe"), 14)
+    assert drawn(tmp_path / "b", planned("tpe"), 14) == first
+    random = drawn(tmp_path / "c", planned(), 14)
+    assert first[:10] == random[:10]
+    assert all(one != other for one, other in zip(first[10:], random[10:], strict=True))
+
+
+def test_a_trial_is_taken_up_when_its_owner_is_gone_and_not_before(tmp_path):
+    plan = planned()
+    expected = drawn(tmp_path / "whole", plan, 2)
+    with recording(tmp_path, plan) as (record, _):
+        trial = record.next_trial(5)
+        assert record.chosen(trial) == expected[0]
+        unnamed = record.next_trial(5)  # its owner is killed before it has drawn anything
+        with recording(tmp_path, plan) as (other, _):
+            assert other.next_trial(5).number == 2
+    with recording(tmp_path, plan) as (record, places):
+        assert [record.next_trial(5).number for _ in range(3)] == [0, 1, 2]
+        assert [outcome.state for outcome in record.outcomes()] == ["running"] * 3
+        assert len(list(places.directory.glob(".owner-*"))) == 3
+        record.owner.tidy(record.owners())
+        (own,) = places.directory.glob(".owner-*")
+        assert own.name == f".owner-{record.owner.name}"
+    with recording(tmp_path, plan) as (record, _):
+        chosen = [record.chosen(record.next_trial(2)) for _ in range(2)]
+        assert chosen == expected
+        assert unnamed.number == 1
+
+
+def test_trials_of_another_machine_are_left_to_it_unless_told_otherwise(tmp_path):
+    plan = planned()
+    with opened(tmp_path / "shared.db") as storage, Owner(tmp_path / "there") as owner:
+        assert Record(plan, "study", storage, owner, 5).next_trial(1).number == 0
+    with opened(tmp_path / "shared.db") as storage, Owner(tmp_path / "here") as owner:
+        record = Record(plan, "study", storage, owner, 5)
+        assert record.next_trial(1) is None
+        assert record.next_trial(1, take_over=True).number == 0
+        assert record.owners() == {owner.name}
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        (planned("tpe"), "has sampler = 'random', not 'tpe'"),
+        (planned(seed=1), "has seed = 0, not 1"),
+        (planned(meta_steps=9), "has meta_steps = 20, not 9"),
+        (planned(space={"meta_lr": FloatRange(0.1, 1)}), "the study 'study' has form = None, not 'printed'"),
+        (dataclasses.replace(planned(), metric="loss/gd"), "has metric = 'loss/warp', not 'loss/gd'"),
+    ],
+)
+def test_a_study_goes_on_only_as_it_began(other, sentence, tmp_path):
+    with recording(tmp_path, planned()):
+        pass
+    with pytest.raises(WarpgradError) as refused, recording(tmp_path, other):
+        pass
+    assert sentence in str(refused.value)
+    assert "name another --study" in str(refused.value)
+
+
+def test_foreign_studies_and_bad_addresses_are_refused(tmp_path):
+    with opened(tmp_path / "study.db") as storage:
+        study = optuna.create_study(study_name="study", storage=storage)
+        study.add_trial(optuna.create_trial(value=1.0))
+    with pytest.raises(WarpgradError, match="was not made by 'warpgrad sweep'"), recording(tmp_path, planned()):
+        pass
+    for address in ("nonsense", "sqlite:////dev/null/x.db", "postgresql://me:secret@localhost:1/db"):
+        with pytest.raises(WarpgradError, match="storage cannot be opened") as refused, opened(address):
+            pass
+        assert "secret" not in str(refused.value)
+    (tmp_path / "broken.db").write_bytes(b"no database" * 100)
+    with pytest.raises(WarpgradError, match="storage cannot be opened"), opened(tmp_path / "broken.db"):
+        pass
+
+
+def worked(root, plan, total, *, end="done", workers=2, prune=None, after=5):
+    said = []
+    with recording(root, plan, prune_after=after) as (record, places):
+        Workers(record, places, say=said.append, prune=prune, command=stand_in(end)).run(total, workers)
+        return record.outcomes(), places, said
+
+
+def test_trials_run_to_the_asked_number_and_on(tmp_path):
+    plan = planned()
+    outcomes, places, said = worked(tmp_path, plan, 3)
+    assert [outcome.state for outcome in outcomes] == ["complete"] * 3
+    for outcome in outcomes:
+        assert outcome.value == pytest.approx(abs(math.log10(outcome.chosen["meta_lr"]) + 2), rel=1e-12)
+        assert outcome.seconds == 1.5
+        assert places.trial(outcome.number).is_dir()
+    assert len(said) == 3
+    more, _, said = worked(tmp_path, plan, 4)
+    assert (more[:3], len(more), len(said)) == (outcomes, 4, 1)
+    same, _, said = worked(tmp_path, plan, 4)
+    assert (same, said) == (more, [])
+
+
+@pytest.mark.parametrize(("end", "words"), [("diverge", "meta-step 3: the loss is nan."), ("nan", "loss/warp is nan")])
+def test_a_diverged_trial_counts_and_says_why(tmp_path, end, words):
+    outcomes, _, said = worked(tmp_path, planned(), 2, end=end)
+    assert [(outcome.state, outcome.error, outcome.value) for outcome in outcomes] == [("failed", words, None)] * 2
+    assert said[0].endswith(f"failed: {words}")
+
+
+def test_any_other_failure_stops_the_sweep_and_the_trial_is_taken_up_again(tmp_path):
+    plan = planned()
+    with pytest.raises(WarpgradError, match=r"trial-0000: the disk is full; mend that and repeat the command"):
+        worked(tmp_path, plan, 2, end="break", workers=1)
+    assert states(tmp_path, plan) == ["running"]
+    outcomes, _, _ = worked(tmp_path, plan, 2)
+    assert [outcome.state for outcome in outcomes] == ["complete"] * 2
+
+
+def test_a_metric_that_is_not_measured_is_one_sentence(tmp_path):
+    plan = dataclasses.replace(planned(), metric="accuracy", direction="maximise")
+    with pytest.raises(WarpgradError, match=r"synthetic measures no 'accuracy'.*of loss/warp"):
+        worked(tmp_path, plan, 1)
+
+
+def test_an_interrupt_stops_the_runs_and_the_sweep_goes_on_later(tmp_path):
+    plan = planned()
+    with pytest.raises(KeyboardInterrupt):
+        worked(tmp_path, plan, 2, end="interrupt", workers=1)
+    assert (tmp_path / "study" / "trial-0000" / "stopped").exists()
+    outcomes, _, _ = worked(tmp_path, plan, 2)
+    assert [outcome.state for outcome in outcomes] == ["complete"] * 2
+
+
+def test_a_run_that_outlived_its_sweep_is_waited_for(tmp_path):
+    """The lock on the trial's directory stands for the run that a killed sweep left."""
+    plan = planned()
+    directory = tmp_path / "study" / "trial-0000"
+    directory.mkdir(parents=True)
+    lock = (directory / ".lock").open("ab")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    timer = threading.Timer(1.0, lock.close)
+    began = time.monotonic()
+    timer.start()
+    outcomes, _, _ = worked(tmp_path, plan, 1)
+    assert time.monotonic() - began >= 1.0
+    assert [outcome.state for outcome in outcomes] == ["complete"]
+    timer.join()
+
+
+def test_pruned_trials_are_stopped_and_kept(tmp_path):
+    """Stand-ins behind the median of the first three would not end by themselves."""
+    plan = planned(seed=2, space={"meta_lr": FloatRange(1e-4, 1e-2, log=True)})
+    before, places, _ = worked(tmp_path, plan, 3, prune=Prune(after=3), workers=1, after=3)
+    median = statistics.median(outcome.value for outcome in before)
+    after, _, said = worked(tmp_path, plan, 8, prune=Prune(after=3), end=f"wait above {median}", workers=1, after=3)
+    assert [outcome.state for outcome in after[:3]] == ["complete"] * 3
+    pruned = [outcome for outcome in after[3:] if outcome.state == "pruned"]
+    assert pruned
+    assert len(pruned) < 5
+    complete: list[float] = []
+    for outcome in after:
+        loss = abs(math.log10(outcome.chosen["meta_lr"]) + 2)
+        behind = len(complete) >= 3 and loss > statistics.median(complete)
+        assert outcome.state == ("pruned" if behind else "complete")
+        assert outcome.value == (None if behind else pytest.approx(loss, rel=1e-12))
+        complete += [] if behind else [loss]
+        assert (places.trial(outcome.number) / "metrics.jsonl").exists()
+    assert sum("pruned after 4 meta-steps" in line for line in said) == len(pruned)
+    stopped = [outcome for outcome in pruned if abs(math.log10(outcome.chosen["meta_lr"]) + 2) > median]
+    assert stopped
+    assert all((places.trial(outcome.number) / "stopped").exists() for outcome in stopped)
+
+
+def test_reports_are_trailing_means_of_tenths(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    rows = [json.dumps({"step": step, "meta_loss": float(step), "accuracy": 0.5}) for step in range(30)]
+    watch = Watch(Prune(), file, 30, "minimise", set())
+    assert list(watch.reports()) == []
+    file.write_text("\n".join(rows[:7]))  # the seventh line is not whole yet
+    assert list(watch.reports()) == [(6, 4.0)]
+    assert list(watch.reports()) == []
+    file.write_text("\n".join(rows) + "\n")
+    assert list(watch.reports()) == [(step, step - 2.0) for step in range(9, 30, 3)]
+    turned = Watch(Prune(by="meta_loss"), file, 30, "maximise", {6, 9, 12, 15, 18, 21, 24})
+    assert list(turned.reports()) == [(27, -25.0)]
+    with pytest.raises(WarpgradError, match=r"has no 'test_loss' to prune by \(it has step, meta_loss, accuracy\)"):
+        list(Watch(Prune(by="test_loss"), file, 30, "minimise", set()).reports())
+
+
+def test_a_diverging_run_has_an_exit_code_of_its_own(tmp_path, capsys):
+    words = ["run", "synthetic", *TINY, "--lr", "1e30", "--out", str(tmp_path / "run"), "--quiet"]
+    assert process.main(words) == process.DIVERGED
+    assert "meta-step 0" in capsys.readouterr().err
+    assert process.main(["run", "synthetic", "--steps", "0"]) == 2
+    assert "steps=0" in capsys.readouterr().err
+
+
+def test_the_page_tells_the_best_and_the_failed(tmp_path):
+    plan = planned()
+    with recording(tmp_path, plan) as (record, places):
+        for value in (3.0, None, 2.0, None, 4.0):
+            trial = record.next_trial(9)
+            record.chosen(trial)
+            if value is None:
+                record.fail(trial, "the loss is nan & <void>")
+            else:
+                record.complete(trial, value, 12.0)
+        outcomes = record.outcomes()
+    page = build_page(plan, outcomes, places, "warpgrad sweep synthetic --trials 5")
+    text = page.html()
+    assert text.count("<img") == len(SPACE) + 1
+    for words in ("Best loss/warp", "trial-0002, validation split", "3 complete, 2 failed", "nan &amp; &lt;void&gt;"):
+        assert words in text
+    assert "warpgrad sweep synthetic --trials 5" in text
+    assert build_page(plan, outcomes, places, "warpgrad sweep synthetic --trials 5").html() == text
+
+
+def command(root: Path, *words: str) -> list[str]:
+    return ["synthetic", *TINY, "--seed", "3", "--study", "s", "--out", str(root), *words]
+
+
+def test_a_sweep_of_real_runs_from_end_to_end(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    sweep_commands.sweep(command(tmp_path, "--trials", "2", "--workers", "2"))
+    said = capsys.readouterr()
+    assert "0 of 2 trials made" in said.err
+    assert "trial-0001" in said.out
+    best = json.loads((tmp_path / "s" / "best.json").read_text())
+    runs = [tmp_path / "s" / name for name in ("trial-0000", "trial-0001")]
+    configs = [json.loads((run / "config.json").read_text()) for run in runs]
+    values = [json.loads((run / "summary.json").read_text())["metrics"]["loss/warp"] for run in runs]
+    assert [config["split"] for config in configs] == ["validation"] * 2
+    assert best["meta_lr"] == configs[values.index(min(values))]["meta_lr"]
+    assert not {"split", "seed"} & set(best)
+    assert "Best so far" in (tmp_path / "s" / "index.html").read_text()
+    kept = {path: path.stat().st_mtime_ns for run in runs for path in run.rglob("*")}
+    sweep_commands.sweep(command(tmp_path, "--trials", "2"))
+    assert "2 of 2 trials made" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for run in runs for path in run.rglob("*")} == kept
+    assert not list((tmp_path / "s").glob(".owner-*"))
+
+
+def test_a_killed_sweep_is_taken_up_and_ends_as_if_it_had_not_been(tmp_path):
+    """SIGKILL of the sweep while its first trial runs; that run lives on, and is not started twice."""
+    words = [sys.executable, "-m", "warpgrad", "sweep", *command(tmp_path, "--trials", "1", "--meta-steps", "300")]
+    job = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    metrics = tmp_path / "s" / "trial-0000" / "metrics.jsonl"
+    try:
+        began = time.monotonic()
+        while time.monotonic() - began < 120 and not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 2):
+            time.sleep(0.02)
+    finally:
+        job.kill()
+        job.wait()
+    assert not (metrics.parent / "summary.json").exists()
+    again = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert "1 of 1 trials made" in again.stderr
+    assert "1 complete" in again.stdout
+    assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()] == list(range(300))
+    summary = json.loads((metrics.parent / "summary.json").read_text())
+    whole = tmp_path / "whole"
+    assert process.main([*summary["command"].split()[1:], "--out", str(whole), "--quiet"]) == 0
+    assert json.loads((whole / "summary.json").read_text())["metrics"] == summary["metrics"]
