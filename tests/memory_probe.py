@@ -6,15 +6,14 @@ Prints the peak resident size in bytes, the number of live tensors seen half-way
 from __future__ import annotations
 
 import gc
-import resource
 import sys
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import warpgrad as wg
+from warpgrad.bench.memory import peak_bytes
 
 INITIALISERS = {
     "none": wg.Fixed,
@@ -36,15 +35,6 @@ class Counting(wg.SupervisedTask):
             gc.collect()
             self.live = sum(issubclass(type(item), torch.Tensor) for item in gc.get_objects())
         return super().adapt_batch(k)
-
-
-def peak_bytes() -> int:
-    """The high-water mark of this program alone; `ru_maxrss` would carry over that of the process that started it."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
-    return int(line.split()[1]) * 1024
 
 
 def main(initialiser: str, steps: int) -> None:

@@ -285,7 +285,7 @@ def test_the_seen_curve_is_the_mean_over_current_and_earlier_sub_tasks() -> None
     [
         ({"tasks": 0}, "tasks=0"),
         ({"order": (0, 1)}, "names not each of 3 sub-tasks once"),
-        ({"meta_lr": 0.0}, "meta step size"),
+        ({"meta_lr": 0.0}, "meta_lr=0.0: it must be greater than 0"),
         ({"meta_clip": -1.0}, "a norm is at least 0"),
         ({"method": "maml"}, "no method 'maml'"),
         ({"alphabets": 2}, "need one each"),

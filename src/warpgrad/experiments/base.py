@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -33,6 +33,16 @@ class Config:
 
 
 C = TypeVar("C", bound=Config)
+
+
+def require(config: Config, *, at_least_one: Iterable[str] = (), above_zero: Iterable[str] = ()) -> None:
+    """Refuse settings outside these ranges, by name."""
+    for name in at_least_one:
+        if getattr(config, name) < 1:
+            raise WarpgradError(f"{name}={getattr(config, name)}: it must be at least 1.")
+    for name in above_zero:
+        if not getattr(config, name) > 0:
+            raise WarpgradError(f"{name}={getattr(config, name)}: it must be greater than 0.")
 
 
 @dataclass(frozen=True)

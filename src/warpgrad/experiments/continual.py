@@ -30,7 +30,7 @@ import torch
 from warpgrad.engine.run_directory import RunDirectory
 from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Execution, Experiment, Group, Row, Table
+from warpgrad.experiments.base import Execution, Experiment, Group, Row, Table, require
 from warpgrad.experiments.continual_evaluation import evaluation, validation
 from warpgrad.experiments.continual_setup import WARPED, ContinualConfig, algorithm, build, family, trained
 from warpgrad.experiments.declared_spaces import CONTINUAL
@@ -122,11 +122,7 @@ class Continual(Experiment[ContinualConfig]):
             "meta_steps", "tasks", "test_tasks", "test_points", "test_every", "validation_tasks", "validate_every",
             "ways",
         )  # fmt: skip
-        for name in positive:
-            if getattr(config, name) < 1:
-                raise WarpgradError(f"{name}={getattr(config, name)}: it must be at least 1.")
-        if not config.meta_lr > 0:
-            raise WarpgradError(f"meta_lr={config.meta_lr}: the meta step size must be greater than 0.")
+        require(config, at_least_one=positive, above_zero=["meta_lr"])
         if config.meta_clip < 0:
             raise WarpgradError(f"meta_clip={config.meta_clip}: a norm is at least 0; 0 is no clipping.")
         if config.subtasks < 2 or sorted(config.order) != list(range(config.subtasks)):

@@ -34,7 +34,7 @@ from warpgrad.engine.early_stopping import EarlyStopping
 from warpgrad.engine.run_directory import newest_checkpoint
 from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Execution, Experiment, Group
+from warpgrad.experiments.base import Execution, Experiment, Group, require
 from warpgrad.experiments.few_shot_config import METHODS, PRESETS, SPACES, FewShotConfig
 from warpgrad.experiments.few_shot_data import open_data
 from warpgrad.experiments.few_shot_evaluation import evaluate_on_episodes
@@ -73,12 +73,7 @@ class FewShot(Experiment[FewShotConfig]):
     spaces = SPACES
 
     def check(self, config: FewShotConfig) -> FewShotConfig:
-        for name in _AT_LEAST_ONE:
-            if getattr(config, name) < 1:
-                raise WarpgradError(f"{name}={getattr(config, name)}: it must be at least 1.")
-        for name in _ABOVE_ZERO:
-            if not getattr(config, name) > 0:
-                raise WarpgradError(f"{name}={getattr(config, name)}: it must be greater than 0.")
+        require(config, at_least_one=_AT_LEAST_ONE, above_zero=_ABOVE_ZERO)
         if config.patience is not None and config.patience < 1:
             raise WarpgradError(f"patience={config.patience}: wait for at least 1 validation, or None for all.")
         if config.test_episodes < 2:

@@ -32,8 +32,7 @@ from warpgrad.algorithms import Continual
 from warpgrad.engine.run_directory import newest_checkpoint
 from warpgrad.engine.state import load_learner
 from warpgrad.engine.training import meta_train
-from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Config, Execution, Experiment, Group, Row, Table
+from warpgrad.experiments.base import Config, Execution, Experiment, Group, Row, Table, require
 from warpgrad.experiments.maze_evaluation import evaluated, mean_return
 from warpgrad.experiments.runner import settings
 from warpgrad.initialisers import MultiTask
@@ -132,12 +131,7 @@ class MazeNavigation(Experiment[MazeConfig]):
     def check(self, config: MazeConfig) -> MazeConfig:
         counts = ("meta_steps", "episodes", "warp_every", "hidden", "context", "validate_every", "validation_episodes",
                   "test_episodes")  # fmt: skip
-        for name in counts:
-            if getattr(config, name) < 1:
-                raise WarpgradError(f"{name}={getattr(config, name)}: it must be at least 1.")
-        for name in ("lr", "meta_lr", "clip"):
-            if not getattr(config, name) > 0:
-                raise WarpgradError(f"{name}={getattr(config, name)}: it must be greater than 0.")
+        require(config, at_least_one=counts, above_zero=["lr", "meta_lr", "clip"])
         maze_of(config)
         return super().check(config)
 

@@ -30,7 +30,7 @@ from warpgrad.engine.run_directory import RunDirectory, newest_checkpoint
 from warpgrad.engine.state import load_learner
 from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Execution, Experiment, Group
+from warpgrad.experiments.base import Execution, Experiment, Group, require
 from warpgrad.experiments.multi_shot_config import METHODS, PRESETS, MultiShotConfig
 from warpgrad.experiments.multi_shot_evaluation import evaluate_on_tasks, validation_scores
 from warpgrad.experiments.multi_shot_methods import algorithm_of, meta_optimisers, method_of
@@ -59,12 +59,7 @@ class MultiShot(Experiment[MultiShotConfig]):
     sweep_metric = "auc"
 
     def check(self, config: MultiShotConfig) -> MultiShotConfig:
-        for name in _AT_LEAST_ONE:
-            if getattr(config, name) < 1:
-                raise WarpgradError(f"{name}={getattr(config, name)}: it must be at least 1.")
-        for name in _ABOVE_ZERO:
-            if not getattr(config, name) > 0:
-                raise WarpgradError(f"{name}={getattr(config, name)}: it must be greater than 0.")
+        require(config, at_least_one=_AT_LEAST_ONE, above_zero=_ABOVE_ZERO)
         if config.meta_clip is not None and not config.meta_clip > 0:
             raise WarpgradError(f"meta_clip={config.meta_clip}: it must be greater than 0, or None for no bound.")
         if config.patience is not None and config.patience < 1:

@@ -34,7 +34,7 @@ from warpgrad.engine.run_directory import RunDirectory, newest_checkpoint
 from warpgrad.engine.state import load_learner
 from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Execution, Experiment, Group
+from warpgrad.experiments.base import Execution, Experiment, Group, require
 from warpgrad.experiments.declared_spaces import OMNIGLOT
 from warpgrad.experiments.omniglot_config import METHODS, PRESETS, OmniglotConfig
 from warpgrad.experiments.omniglot_data import chosen_data, open_data
@@ -74,12 +74,7 @@ class Omniglot(Experiment[OmniglotConfig]):
 
     def check(self, config: OmniglotConfig) -> OmniglotConfig:
         """Refuse what cannot be run, and say which data it will be run on."""
-        for name in _AT_LEAST_ONE:
-            if getattr(config, name) < 1:
-                raise WarpgradError(f"{name}={getattr(config, name)}: it must be at least 1.")
-        for name in _ABOVE_ZERO:
-            if not getattr(config, name) > 0:
-                raise WarpgradError(f"{name}={getattr(config, name)}: it must be greater than 0.")
+        require(config, at_least_one=_AT_LEAST_ONE, above_zero=_ABOVE_ZERO)
         if config.warp not in OMNIGLOT_WARPS:
             raise WarpgradError(f"warp='{config.warp}' is unknown; choose one of {', '.join(OMNIGLOT_WARPS)}.")
         if config.method != "warp-leap" and config.learned_alpha:

@@ -32,8 +32,7 @@ from warpgrad.batched import BatchedAdaptation
 from warpgrad.engine.run_directory import newest_checkpoint
 from warpgrad.engine.state import load_learner
 from warpgrad.engine.training import meta_train
-from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Config, Execution, Experiment, Group, Row, Table
+from warpgrad.experiments.base import Config, Execution, Experiment, Group, Row, Table, require
 from warpgrad.experiments.declared_spaces import SYNTHETIC
 from warpgrad.experiments.minima import minima, reached
 from warpgrad.experiments.runner import settings
@@ -116,11 +115,8 @@ class Synthetic(Experiment[SyntheticConfig]):
     sweep_metric = "loss/warp"
 
     def check(self, config: SyntheticConfig) -> SyntheticConfig:
-        for name in ("meta_steps", "starts", "steps", "hidden", "test_surfaces", "test_starts"):
-            if getattr(config, name) < 1:
-                raise WarpgradError(f"{name}={getattr(config, name)}: it must be at least 1.")
-        if not config.meta_lr > 0:
-            raise WarpgradError(f"meta_lr={config.meta_lr}: the meta step size must be greater than 0.")
+        counts = ("meta_steps", "starts", "steps", "hidden", "test_surfaces", "test_starts")
+        require(config, at_least_one=counts, above_zero=["meta_lr"])
         return super().check(config)
 
     def train(self, config: SyntheticConfig, execution: Execution) -> int:

@@ -10,22 +10,17 @@ import copy
 from collections.abc import Iterable, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from warpgrad.data.alphabets import AlphabetData, Alphabets
 from warpgrad.data.transform import AffineRange, random_affine
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import fold, generator
-from warpgrad.learner import Forward
-from warpgrad.tasks.base import Task
-from warpgrad.tasks.supervised import TaskList, accuracy
-
-ImageBatch = tuple[Tensor, Tensor]
-"""(images float [n, channels, height, width], labels [n])."""
+from warpgrad.tasks.classification import Classification, ImageBatch
+from warpgrad.tasks.supervised import TaskList
 
 
-class AlphabetTask(Task):
+class AlphabetTask(Classification):
     """Tell the characters of one alphabet apart.
 
     L_task and L_meta are the same negative log-likelihood on different batches: both from all training drawings, or
@@ -82,18 +77,6 @@ class AlphabetTask(Task):
     def test_batches(self) -> Iterable[ImageBatch]:
         images, labels = self._test
         yield random_affine(images, fold(self.name, "test"), self._ranges), labels
-
-    def loss(self, forward: Forward, batch: ImageBatch) -> Tensor:
-        images, labels = batch
-        return F.cross_entropy(forward(images), labels)
-
-    def metrics(self, forward: Forward, batch: ImageBatch) -> dict[str, float]:
-        images, labels = batch
-        prediction = forward(images)
-        return {
-            "loss": float(F.cross_entropy(prediction, labels).detach()),
-            "accuracy": float(accuracy(prediction, labels)),
-        }
 
     def with_seed(self, seed: int) -> AlphabetTask:
         other = copy.copy(self)

@@ -11,20 +11,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from warpgrad.data.store import ImageStore
 from warpgrad.data.transform import to_float
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import fold, generator
-from warpgrad.learner import Forward
-from warpgrad.tasks.base import Task, TaskFamily
-from warpgrad.tasks.supervised import accuracy
+from warpgrad.tasks.base import TaskFamily
+from warpgrad.tasks.classification import Classification, ImageBatch
 from warpgrad.tensors import laid_channels_last
-
-ImageBatch = tuple[Tensor, Tensor]
-"""(images float [n, channels, height, width], labels [n])."""
 
 SAMPLE = 50
 """Images of each training class, evenly spaced, from which the channels' mean and deviation are taken."""
@@ -117,7 +112,7 @@ class EpisodeShape:
                 raise WarpgradError(f"{name}={getattr(self, name)}: an episode needs at least {least}.")
 
 
-class EpisodeTask(Task):
+class EpisodeTask(Classification):
     """Tell N classes apart after seeing K images of each. The support set is the batch of every adaptation step, the
     query set that of every meta-loss, and the test."""
 
@@ -138,18 +133,6 @@ class EpisodeTask(Task):
 
     def test_batches(self) -> Iterable[ImageBatch]:
         yield self.query
-
-    def loss(self, forward: Forward, batch: ImageBatch) -> Tensor:
-        images, labels = batch
-        return F.cross_entropy(forward(images), labels)
-
-    def metrics(self, forward: Forward, batch: ImageBatch) -> dict[str, float]:
-        images, labels = batch
-        prediction = forward(images)
-        return {
-            "loss": float(F.cross_entropy(prediction, labels).detach()),
-            "accuracy": float(accuracy(prediction, labels)),
-        }
 
 
 class EpisodeFamily(TaskFamily):

@@ -12,16 +12,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from warpgrad.data.store import ImageStore
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import fold, generator
-from warpgrad.learner import Forward
-from warpgrad.tasks.base import Task, TaskFamily
-from warpgrad.tasks.episodes import FewShotImages, ImageBatch, SplitImages
-from warpgrad.tasks.supervised import accuracy
+from warpgrad.tasks.base import TaskFamily
+from warpgrad.tasks.classification import Classification, ImageBatch
+from warpgrad.tasks.episodes import FewShotImages, SplitImages
 
 TEST_BATCH = 100
 """Most images of one test batch; hundreds of large ones at once would take more memory than adaptation."""
@@ -68,7 +66,7 @@ class Chosen:
         return Chosen(self.labels[index], self.images[index])
 
 
-class ManyShotTask(Task):
+class ManyShotTask(Classification):
     """Tell N classes apart. L_task and L_meta are the same negative log-likelihood on different random batches, drawn
     from all training images whatever their class; the test batches are the held-out images."""
 
@@ -122,18 +120,6 @@ class ManyShotTask(Task):
         size = max(size for size in range(1, min(count, TEST_BATCH) + 1) if count % size == 0)
         for begin in range(0, count, size):
             yield self._batch(self.test_images[torch.arange(begin, begin + size)])
-
-    def loss(self, forward: Forward, batch: ImageBatch) -> Tensor:
-        images, labels = batch
-        return F.cross_entropy(forward(images), labels)
-
-    def metrics(self, forward: Forward, batch: ImageBatch) -> dict[str, float]:
-        images, labels = batch
-        prediction = forward(images)
-        return {
-            "loss": float(F.cross_entropy(prediction, labels).detach()),
-            "accuracy": float(accuracy(prediction, labels)),
-        }
 
     def with_seed(self, seed: int) -> ManyShotTask:
         other = copy.copy(self)
