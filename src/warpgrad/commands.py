@@ -195,7 +195,7 @@ def demo(words: list[str]) -> None:
     """`warpgrad demo`: the synthetic experiment at the paper's settings, and drawn alphabets; tables and pages."""
     given: DemoArguments = parse(DemoArguments, words, "warpgrad demo")
     for table, seeds in (("synthetic", given.seeds), ("omniglot-demo", max(1, given.seeds // 2))):
-        reproduce([table, "--seeds", str(seeds), "--workers", str(given.workers), "--out", str(given.out / table)])
+        reproduce([table, "--seeds", str(seeds), "--workers", str(given.workers), "--out", str(given.out)])
 
 
 def named_experiment(words: list[str], command: str) -> tuple[Experiment[Any], list[str]]:

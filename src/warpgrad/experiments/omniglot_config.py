@@ -124,7 +124,7 @@ PRESETS: Mapping[str, OmniglotConfig] = MappingProxyType(
         "paper": OmniglotConfig(),
         "small": OmniglotConfig(preset="small", filters=32, batch_size=20, meta_batch=5, meta_steps=20),
         "demo": OmniglotConfig(
-            preset="demo", data="drawn", filters=16, batch_size=20, meta_batch=3, meta_steps=30, held_out=5
+            preset="demo", data="drawn", filters=16, batch_size=20, meta_batch=3, meta_steps=24, held_out=5
         ),
     }
 )
