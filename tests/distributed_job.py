@@ -17,6 +17,7 @@ import warpgrad as wg
 from problems import conv_batch_norm, make_task, mlp
 from warpgrad.baselines import HeadedTask, JointTraining, MultiHeaded
 from warpgrad.engine import checkpoint
+from warpgrad.engine.distributed import leave
 from warpgrad.engine.state import weights
 from warpgrad.tasks.base import TaskFamily
 
@@ -147,4 +148,5 @@ if __name__ == "__main__":
         JOBS[sys.argv[1]](Path(sys.argv[2]))
     except wg.WarpgradError as complaint:
         print(f"warpgrad: {complaint}", file=sys.stderr)
-        sys.exit(2)
+        leave(2)
+    leave(0)

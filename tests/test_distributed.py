@@ -189,7 +189,8 @@ def test_torchrun_restarts_after_a_kill_and_ends_with_the_same_bits(tmp_path, un
     )  # fmt: skip
     ((code, _, said),) = ended([job])
     assert code == 0, said
-    assert "exitcode: -9" in said, "nothing was killed"
+    # torchrun names the rank whose end it sees first: the killed one, or the one that lost it.
+    assert "exitcode: -9" in said or "lost another rank" in said, "nothing was killed"
     assert lines(tmp_path / "run") == lines(unbroken)
     assert same(final(tmp_path / "run"), final(unbroken))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -40,14 +41,22 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point: never a traceback for what the user can mend."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     keep_freed_memory()
+    code: int | str | None
     try:
-        sys.exit(_dispatch(words))
+        code = _dispatch(words)
     except WarpgradError as error:
         print(f"warpgrad: {error}", file=sys.stderr)
-        sys.exit(2)
+        code = 2
     except KeyboardInterrupt:
         print("warpgrad: stopped; run the same command to go on.", file=sys.stderr)
-        sys.exit(130)
+        code = 130
+    except SystemExit as stop:
+        code = stop.code
+    if "WORLD_SIZE" in os.environ and isinstance(code, int):  # started by torchrun
+        from warpgrad.engine.distributed import leave
+
+        leave(code)
+    sys.exit(code)
 
 
 def _dispatch(words: list[str]) -> int:
