@@ -41,14 +41,6 @@ def test_entries_come_back_bit_for_bit(tmp_path, on_disk):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_order_is_a_permutation_fixed_by_its_key():
-    buffer = ReplayBuffer(20)
-    for k in range(20):
-        buffer.append(0, point(k))
-    assert sorted(buffer.order(3)) == list(range(20))
-    assert buffer.order(3) == buffer.order(3) != buffer.order(4)
-
-
 def test_a_stored_point_does_not_change_with_its_source():
     buffer, moving = ReplayBuffer(1), point(0)
     buffer.append(0, moving)

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from warpgrad.adaptation import Point
 from warpgrad.errors import WarpgradError
-from warpgrad.keys import generator
 from warpgrad.tensors import Tensors
 
 _ALIGN = 16
@@ -110,12 +109,6 @@ class ReplayBuffer:
             sections[slot.section][slot.name] = flat.view(slot.dtype).view(slot.shape).to(self.device)
         point = Point(k, sections["theta"], sections["buffers"], sections["state"])
         return Entry(task, point, sections["increment"])
-
-    def order(self, key: int) -> list[int]:
-        """All places in random order: sampling without replacement, the same whatever order they came in."""
-        by_task_and_step = sorted(range(len(self)), key=self._index.__getitem__)
-        shuffled = torch.randperm(len(self), generator=generator(key, "replay"))
-        return [by_task_and_step[place] for place in shuffled.tolist()]
 
     def close(self) -> None:
         """Give the memory or the scratch file back."""
