@@ -12,7 +12,7 @@ from torch import nn
 from warpgrad.adaptation import Adaptation
 from warpgrad.learner import Learner
 from warpgrad.objectives import Exact
-from warpgrad.objectives.unrolled import unrolled
+from warpgrad.objectives.unrolled import Through
 from warpgrad.partition import Warp
 from warpgrad.rules import SGD
 from warpgrad.second_order import SecondOrderKernels
@@ -143,6 +143,6 @@ def test_meta_gradients_are_the_same_with_and_without(channels_last):
         adaptation = Adaptation(learner, SGD(0.5), task, 0)
         point = adaptation.step(adaptation.start()).after
         step = Exact().step(adaptation, point)
-        through = unrolled(adaptation, point, 2)
+        through = adaptation.compute(Through(2), point)
         found.append((step.phi, step.transition.after.theta, through.theta0, through.phi))
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)

@@ -20,7 +20,7 @@ from warpgrad.initialisers import (
 from warpgrad.learner import Forward, Learner
 from warpgrad.meta_optimiser import MetaOptimiser
 from warpgrad.method import Method
-from warpgrad.objectives import Approximate, Exact, InPlace, Objective, unrolled
+from warpgrad.objectives import Approximate, Exact, InPlace, Objective, Through
 from warpgrad.partition import Adaptable, Warp
 from warpgrad.replay import ReplayBudget, ReplayBuffer
 from warpgrad.rules import SGD, Adam, Clip, Learned, Rule
@@ -67,6 +67,7 @@ __all__ = [
     "Task",
     "TaskFamily",
     "TaskList",
+    "Through",
     "Transition",
     "Unrolled",
     "Warp",
@@ -82,5 +83,4 @@ __all__ = [
     "meta_train",
     "score",
     "sized",
-    "unrolled",
 ]

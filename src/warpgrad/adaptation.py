@@ -8,9 +8,10 @@ objectives, initialisers and algorithms are written once.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from warpgrad.keys import fold
 from warpgrad.learner import Forward, Learner
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Task
-from warpgrad.tensors import Tensors, detached, gradients, leaves, shapes
+from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, shapes
 
 T = TypeVar("T")
 Role = Literal["loss", "meta_loss"]
@@ -37,6 +38,14 @@ class Point:
     theta: Tensors
     buffers: Tensors
     state: Tensors
+
+    def groups(self) -> Groups:
+        return {"theta": self.theta, "buffers": self.buffers, "state": self.state}
+
+    @classmethod
+    def of(cls, k: Step, groups: Groups) -> Point:
+        """The inverse of `groups`."""
+        return cls(k, groups["theta"], groups["buffers"], groups["state"])
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,25 @@ class Transition:
     loss: Tensor
     gradient: Tensors
     after: Point
+
+
+class Computation(ABC, Generic[T]):
+    """Something to compute at a point of a trajectory: a step, an objective, a gradient through several steps."""
+
+    reads: tuple[tuple[Source, int], ...]
+    """The batches that it looks at, each with how many steps it lies after the point's."""
+
+    @abstractmethod
+    def step(self, adaptation: Adaptation, point: Point) -> T:
+        """The result, by plain evaluation."""
+
+    @abstractmethod
+    def groups(self, result: T) -> Groups:
+        """A result as named tensors by role, its losses among them: what a recording of it returns."""
+
+    @abstractmethod
+    def result(self, groups: Groups, point: Point) -> T:
+        """The inverse of `groups`."""
 
 
 class Adaptation:
@@ -127,6 +155,10 @@ class Adaptation:
             theta, state = self.update(inner.gradient, point.state, point.theta)
         return self.transition(point, inner, theta, state)
 
+    def compute(self, computation: Computation[T], point: Point) -> T:
+        """The result of a computation at a point; by plain evaluation here, faster where an engine knows how."""
+        return computation.step(self, point)
+
     def transition(self, point: Point, inner: Inner, theta: Tensors, state: Tensors) -> Transition:
         """The step that an objective has computed already, freed from its graph."""
         after = Point(following(point.k), detached(theta), inner.buffers, detached(state))
@@ -189,9 +221,9 @@ def non_finite(task: Task, what: str, value: float, k: Step) -> NonFiniteError:
     )
 
 
-def following(k: Step) -> Step:
-    """k + 1."""
-    return k + 1 if isinstance(k, int) else tuple(step + 1 for step in k)
+def following(k: Step, steps: int = 1) -> Step:
+    """k + 1, or so many steps later."""
+    return k + steps if isinstance(k, int) else tuple(step + steps for step in k)
 
 
 def check_steps(steps: int) -> int:

@@ -1,8 +1,7 @@
-"""Which engine evaluates a meta-batch: the loop, or the stack.
+"""Which engine evaluates a meta-batch: the loop, the stack, or the stack played back from a recording.
 
-The batched engine is taken only for tasks that say they may be stacked, for models whose layers are known to
-gain from it, and after its numbers were compared with the loop's once; otherwise the loop, with a line
-in the log that says why.
+Tasks are stacked only if they say that they may be, for models whose layers are known to gain from it, and after the
+stack's numbers were compared with the loop's once; otherwise the loop, with a line in the log that says why.
 """
 
 from __future__ import annotations
@@ -12,19 +11,25 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from warpgrad.adaptation import Adaptation, Point
+from warpgrad.adaptation import Adaptation
 from warpgrad.batched import BatchedAdaptation
 from warpgrad.errors import WarpgradError
 from warpgrad.method import Method
+from warpgrad.probe import objection
+from warpgrad.recorded import RecordedAdaptation
+from warpgrad.recording import Programs
 from warpgrad.tasks.base import Task
 
 logger = logging.getLogger(__name__)
 
-Engine = Literal["auto", "loop", "batched"]
-ENGINES: tuple[Engine, ...] = ("auto", "loop", "batched")
+Engine = Literal["auto", "loop", "batched", "recorded"]
+"""`loop` takes one task at a time: the reference. `batched` stacks tasks, or fails where they cannot be. `recorded`
+does so too, and plays back the steps of a stack, see `warpgrad.recording`. `auto` is `recorded` where that is known to
+win, else `loop`."""
+ENGINES: tuple[Engine, ...] = ("auto", "loop", "batched", "recorded")
 
 
 class EngineChoice:
@@ -36,15 +41,15 @@ class EngineChoice:
         self.engine = engine
         self.chunk = chunk
         self._checked: bool | None = None
+        self._programs = Programs()
 
     def adaptations(self, method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> list[Adaptation]:
         """Adaptations that together cover `tasks`."""
         if not self.stacks(method, tasks, keys):
             return [Adaptation(method.learner, method.rule, task, key) for task, key in zip(tasks, keys, strict=True)]
-        return [
-            BatchedAdaptation(method.learner, method.rule, tasks[i : i + self.chunk], keys[i : i + self.chunk])
-            for i in range(0, len(tasks), self.chunk)
-        ]
+        self._programs.begin(method.learner, method.rule)
+        chunks = [slice(begin, begin + self.chunk) for begin in range(0, len(tasks), self.chunk)]
+        return [self._stack(method, tasks[chunk], keys[chunk]) for chunk in chunks]
 
     def stacks(self, method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> bool:
         """Whether these tasks are stacked."""
@@ -54,47 +59,24 @@ class EngineChoice:
         if reason is None and self.engine == "auto":
             reason = _disadvantage(method.learner.module, method.learner.device)
         if reason is not None:
-            if self.engine == "batched":
-                raise WarpgradError(f"engine='batched' cannot be used: {reason}.")
+            if self.engine != "auto":
+                raise WarpgradError(f"engine='{self.engine}' cannot be used: {reason}.")
             return False
         if self._checked is None:
-            self._checked = self._probe(method, tasks[:2], keys[:2])
+            found = objection(method, tasks[:2], keys[:2])
+            self._checked = True if found is None else self._refused(*found)
         return self._checked
 
-    def _probe(self, method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> bool:
-        """One step of two tasks both ways: does the stack run, and are its numbers the loop's?"""
-        try:
-            stack = BatchedAdaptation(method.learner, method.rule, tasks, keys)
-            found = _probe_step(method, stack, stack.start())
-        except (WarpgradError, RuntimeError, TypeError, ValueError) as error:
-            return self._refused(f"it fails on this model: {str(error).splitlines()[0]}", error)
-        expected: list[Tensor] = []
-        for task, key in zip(tasks, keys, strict=True):
-            single = Adaptation(method.learner, method.rule, task, key)
-            one = _probe_step(method, single, single.start())
-            expected = [a + b for a, b in zip(expected, one, strict=True)] if expected else one
-        tolerance = 1e-8 if expected[0].dtype == torch.float64 else 1e-3
-        # A gradient that is 0 but for rounding, such as that of a bias before batch-norm, is measured by the others.
-        least = 1e-3 * torch.stack([value.norm() for value in expected]).norm()
-        for ours, theirs in zip(found, expected, strict=True):
-            if (ours - theirs).norm() > tolerance * torch.maximum(theirs.norm(), least):
-                return self._refused("its numbers differ from the loop's; do losses depend on more than the batch?")
-        return True
-
-    def _refused(self, reason: str, cause: Exception | None = None) -> bool:
+    def _stack(self, method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> Adaptation:
         if self.engine == "batched":
-            raise WarpgradError(f"engine='batched' cannot be used: {reason}") from cause
+            return BatchedAdaptation(method.learner, method.rule, tasks, keys)
+        return RecordedAdaptation(method.learner, method.rule, tasks, keys, self._programs)
+
+    def _refused(self, reason: str, cause: Exception | None) -> bool:
+        if self.engine != "auto":
+            raise WarpgradError(f"engine='{self.engine}' cannot be used: {reason}") from cause
         logger.info("tasks are evaluated one by one, not stacked: %s", reason)
         return False
-
-
-def _probe_step(method: Method, adaptation: Adaptation, point: Point) -> list[Tensor]:
-    """Everything a step produces, summed over tasks, so that both engines can be compared."""
-    transition, sample = method.step(adaptation, point)
-    numbers = [transition.loss.sum()]
-    numbers += adaptation.total(transition.after.theta).values()
-    numbers += [] if sample is None else [sample.meta_loss.sum(), *sample.phi.values(), *sample.rule.values()]
-    return numbers
 
 
 def _obstacle(tasks: Sequence[Task]) -> str | None:

@@ -78,6 +78,7 @@ class Learner:
         parameters = dict(module.named_parameters())
         self.theta0: Tensors = select(parameters, self.partition.task)
         self.phi: Tensors = select(parameters, self.partition.warp)
+        self.constants: Tensors = select(parameters, self.partition.constant)
         self.starts = _start_policies(self.partition.task, start or {})
         self.learned = tuple(name for name, policy in self.starts.items() if policy == "learned")
         self._fresh = _owners(module, [name for name, policy in self.starts.items() if policy == "fresh"])
@@ -101,13 +102,11 @@ class Learner:
         if "zero" in self.starts.values():
             zeros = (name for name, policy in self.starts.items() if policy == "zero")
             theta.update({name: torch.zeros_like(theta[name]) for name in zeros})
-        for path, (owner, locals_) in self._fresh.items():
-            drawn = copy.deepcopy(owner)
+        for path, fresh in self._fresh.items():
             with isolated_rng(self.device):
                 seed_global(self.device, fold(key, "fresh", path))
-                drawn.reset_parameters()
-            for local in locals_:
-                theta[f"{path}.{local}" if path else local] = getattr(drawn, local).detach()
+                drawn = fresh.drawn()
+            theta.update({f"{path}.{local}" if path else local: value for local, value in drawn.items()})
         return theta
 
     def buffers(self) -> Tensors:
@@ -147,6 +146,16 @@ class Learner:
         if self.batch_norm == "batch":
             without_statistics(module)
         return unmark(module).requires_grad_(True).eval()
+
+    @contextmanager
+    def substituted(self, phi: Tensors, constants: Tensors) -> Iterator[None]:
+        """Inside the block, φ and the constants are these tensors."""
+        own, self.phi = self.phi, phi
+        try:
+            with self._swapper.holding(dict(constants)):
+                yield
+        finally:
+            self.phi = own
 
     @contextmanager
     def modes_kept(self) -> Iterator[None]:
@@ -237,9 +246,27 @@ def _start_policies(names: tuple[str, ...], start: Mapping[str, Start]) -> dict[
     return policies
 
 
-def _owners(module: nn.Module, names: list[str]) -> dict[str, tuple[Any, list[str]]]:
-    """The modules that redraw the fresh parameters: path -> (module, names of its fresh parameters)."""
-    owners: dict[str, tuple[Any, list[str]]] = {}
+class _Fresh:
+    """Redraws some parameters of a module, on a copy of it."""
+
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+        self.names: list[str] = []
+        self._copy: Any = None
+
+    def drawn(self) -> Tensors:
+        """New values, from torch's global generator as it is."""
+        own = getattr(self.owner, self.names[0])
+        kept = None if self._copy is None else getattr(self._copy, self.names[0])
+        if kept is None or (kept.device, kept.dtype) != (own.device, own.dtype):  # first, or the module has moved
+            self._copy = copy.deepcopy(self.owner)
+        self._copy.reset_parameters()
+        return {name: getattr(self._copy, name).detach().clone() for name in self.names}
+
+
+def _owners(module: nn.Module, names: list[str]) -> dict[str, _Fresh]:
+    """The modules that redraw the fresh parameters, by path."""
+    owners: dict[str, _Fresh] = {}
     for name in names:
         path, _, local = name.rpartition(".")
         owner = module.get_submodule(path)
@@ -248,5 +275,5 @@ def _owners(module: nn.Module, names: list[str]) -> dict[str, tuple[Any, list[st
                 f"parameter '{name}' starts fresh on every task, but its module {type(owner).__name__} "
                 "has no reset_parameters() to draw it; add one or choose another start policy."
             )
-        owners.setdefault(path, (owner, []))[1].append(local)
+        owners.setdefault(path, _Fresh(owner)).names.append(local)
     return owners

@@ -63,7 +63,7 @@ class Method:
         """One adaptation step, with the objective's gradients where there is an objective."""
         if self.objective is None:
             return adaptation.step(point), None
-        sample = self.objective.step(adaptation, point)
+        sample = adaptation.compute(self.objective, point)
         return sample.transition, sample
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,8 @@ from torch import Tensor
 from warpgrad.errors import WarpgradError
 
 Tensors = dict[str, Tensor]
+Groups = dict[str, Tensors]
+"""Named tensors by role: all that goes into a computation, or comes out of it."""
 
 
 def detached(tensors: Mapping[str, Tensor]) -> Tensors:
@@ -101,6 +103,24 @@ def stack_trees(trees: Sequence[Any]) -> Any:
             return type(first)(*columns)
         return type(first)(columns)
     raise WarpgradError(f"a batch holds a {type(first).__name__}, which cannot be stacked; use tensors only.")
+
+
+def flattened(tree: Any) -> list[Tensor]:
+    """The tensors of such a nest, in order."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    parts = tree.values() if isinstance(tree, Mapping) else tree
+    return [tensor for part in parts for tensor in flattened(part)]
+
+
+def refilled(tree: Any, values: Iterator[Tensor]) -> Any:
+    """A nest like `tree` with other tensors in it: the inverse of `flattened`."""
+    if isinstance(tree, Tensor):
+        return next(values)
+    if isinstance(tree, Mapping):
+        return {name: refilled(value, values) for name, value in tree.items()}
+    filled = [refilled(value, values) for value in tree]
+    return type(tree)(*filled) if hasattr(tree, "_fields") else type(tree)(filled)
 
 
 def shapes(tree: Any) -> str:

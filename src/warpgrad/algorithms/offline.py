@@ -160,7 +160,7 @@ class Offline(Algorithm):
                 points = [entry.point for entry in entries[begin : begin + adaptation.size]]
                 begin += adaptation.size
                 stacked = adaptation.stack(points) if isinstance(adaptation, BatchedAdaptation) else points[0]
-                sample = method.objective.step(adaptation, stacked)
+                sample = adaptation.compute(method.objective, stacked)
                 meta.add_sample(sample, adaptation.size)
                 trace.add_sample(sample)
         if self.interleave:

@@ -9,7 +9,7 @@ from warpgrad.errors import WarpgradError
 from warpgrad.initialisers.base import ThetaGradient
 from warpgrad.initialisers.fixed import Fixed
 from warpgrad.method import MetaGradient, MetaUpdate, Method
-from warpgrad.objectives.unrolled import unrolled
+from warpgrad.objectives.unrolled import Through
 from warpgrad.tasks.base import Task
 
 
@@ -32,7 +32,7 @@ class Unrolled(Algorithm):
         mine = self.ranks.share(len(tasks))
         for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine]):
             start = adaptation.start()
-            step = unrolled(adaptation, start, self.steps_of(adaptation.task))
+            step = adaptation.compute(Through(self.steps_of(adaptation.task)), start)
             meta.add_sample(step, adaptation.size)
             meta.add_start(ThetaGradient(step.theta0, {}), adaptation)
             trace.add("meta_loss", step.meta_loss)

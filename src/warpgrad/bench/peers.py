@@ -127,7 +127,7 @@ def measure(repetitions: int, quick: bool) -> tuple[list[Figure], dict[str, str]
         work = workload(name, quick)
         ways: dict[str, Way] = {"warpgrad": ours(work).gradients}
         ways.update({peer: theirs(peer, module, work) for peer, module in modules.items()})
-        timings = interleaved(ways, repetitions)
+        timings = interleaved(ways, repetitions, warm_up=work.warm_up)
         for peer in modules:
             words = (f"MAML on {name}, K = {work.steps}", peer)
             figures.append(figure(timings, "maml", "warpgrad", peer, work.points, words=words, most=MOST))

@@ -39,7 +39,7 @@ def measure(make_work: Callable[[bool], Workload], repetitions: int, quick: bool
     gap = check(lambda: make_work(quick))
     work = make_work(quick)
     ways = ways_of(work)
-    timings = interleaved(ways, repetitions)
+    timings = interleaved(ways, repetitions, warm_up=work.warm_up)
     make = partial(figure, timings, work.name, points=work.points)
     kernels, figures = work.name == "conv", []
     for name in QUANTITIES:

@@ -53,18 +53,20 @@ class Timings:
         return Spread.of([mine / theirs for mine, theirs in pairs])
 
 
-def interleaved(ways: Mapping[str, Way], repetitions: int, *, clock: Clock = time.process_time) -> Timings:
-    """Time every way once per repetition, after one round that warms up and is not counted."""
+def interleaved(
+    ways: Mapping[str, Way], repetitions: int, *, warm_up: int = 1, clock: Clock = time.process_time
+) -> Timings:
+    """Time every way once per repetition, after rounds that warm up and are not counted."""
     if repetitions < 1:
         raise WarpgradError(f"repetitions={repetitions}: time everything at least once.")
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(repetitions + 1):
+    for turn in range(warm_up + repetitions):
         gc.collect()  # garbage of one repetition is not swept up at the expense of another
         for name, way in ways.items():
             began = clock()
             way()
             elapsed = clock() - began
-            if turn > 0:
+            if turn >= warm_up:
                 # A clock too coarse for the work would make ratios infinite.
                 seconds[name].append(max(elapsed, 1e-9))
     return Timings(seconds)

@@ -24,6 +24,7 @@ from warpgrad.keys import fold, generator
 from warpgrad.layers import warp_convnet
 from warpgrad.learner import Forward, Learner
 from warpgrad.maze import AgentOptions, Maze, build_learner
+from warpgrad.recording import PATIENCE
 from warpgrad.tasks.base import Task
 from warpgrad.tasks.reinforcement import ActorCritic, EpisodeTask
 from warpgrad.tasks.surfaces import Position, ResidualOmega, SurfaceFamily
@@ -48,11 +49,18 @@ class Workload:
     loss: Loss
     meta_step: MetaStep
     channels_last: bool = False
+    stacked: bool = False
+    """Whether the library stacks its tasks, and so records its steps after a while."""
 
     @property
     def points(self) -> int:
         """(task, step) pairs of one piece of work."""
         return self.steps * len(self.tasks)
+
+    @property
+    def warm_up(self) -> int:
+        """Rounds until all that can be recorded has been."""
+        return 1 + (-(-PATIENCE // self.steps) if self.stacked else 0)
 
     @property
     def keys(self) -> list[int]:
@@ -108,6 +116,7 @@ def mlp(quick: bool = False, *, warp: bool = True, steps: int | None = None, tas
         0.001,
         feed_forward,
         "online",
+        stacked=True,
     )
 
 
@@ -122,6 +131,7 @@ def surfaces(quick: bool = False) -> Workload:
         0.01,
         on_surface,
         "online",
+        stacked=True,
     )
 
 

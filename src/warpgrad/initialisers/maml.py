@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from warpgrad.adaptation import Adaptation, Point
 from warpgrad.initialisers.base import Initialiser
-from warpgrad.objectives.unrolled import unrolled
+from warpgrad.objectives.unrolled import Through
 from warpgrad.tensors import Tensors, gradients, leaves, select
 
 
@@ -33,4 +33,4 @@ class MAML(Initialiser):
 
     def final(self, adaptation: Adaptation, start: Point, last: Point, steps: int) -> Tensors:
         del last
-        return unrolled(adaptation, start, steps, theta0_only=True).theta0
+        return adaptation.compute(Through(steps, theta0_only=True), start).theta0

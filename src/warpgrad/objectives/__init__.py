@@ -4,6 +4,6 @@ from warpgrad.objectives.approximate import Approximate
 from warpgrad.objectives.base import Objective, ObjectiveStep
 from warpgrad.objectives.exact import Exact
 from warpgrad.objectives.in_place import InPlace
-from warpgrad.objectives.unrolled import UnrolledStep, unrolled
+from warpgrad.objectives.unrolled import Through, UnrolledStep
 
-__all__ = ["Approximate", "Exact", "InPlace", "Objective", "ObjectiveStep", "UnrolledStep", "unrolled"]
+__all__ = ["Approximate", "Exact", "InPlace", "Objective", "ObjectiveStep", "Through", "UnrolledStep"]

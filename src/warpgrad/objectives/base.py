@@ -6,16 +6,16 @@ trajectory and g_φ, so Algorithm 1 pays for the inner gradient once.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from warpgrad.adaptation import Adaptation, Point, Transition
+from warpgrad.adaptation import Adaptation, Computation, Point, Source, Transition, following
 from warpgrad.errors import WarpgradError
 from warpgrad.learner import Learner
 from warpgrad.rules.base import Rule
-from warpgrad.tensors import Tensors
+from warpgrad.tensors import Groups, Tensors
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,10 @@ class ObjectiveStep:
     rule: Tensors
 
 
-class Objective(ABC):
+class Objective(Computation[ObjectiveStep]):
     """How a point (τ, θ_k) judges the warp."""
+
+    reads: tuple[tuple[Source, int], ...] = (("adapt_batch", 0), ("meta_batch", 0))
 
     stops_gradient: bool
     """Whether the inner step is a constant in the objective: then nothing that acts only through it can be learned."""
@@ -40,6 +42,21 @@ class Objective(ABC):
     @abstractmethod
     def step(self, adaptation: Adaptation, point: Point) -> ObjectiveStep:
         """The adaptation step at `point` and the gradients of this objective there."""
+
+    def groups(self, result: ObjectiveStep) -> Groups:
+        transition = result.transition
+        return {
+            "losses": {"task": transition.loss, "meta": result.meta_loss},
+            "gradient": transition.gradient,
+            **transition.after.groups(),
+            "phi": result.phi,
+            "rule": result.rule,
+        }
+
+    def result(self, groups: Groups, point: Point) -> ObjectiveStep:
+        losses, after = groups["losses"], Point.of(following(point.k), groups)
+        transition = Transition(point, losses["task"], groups["gradient"], after)
+        return ObjectiveStep(transition, losses["meta"], groups["phi"], groups["rule"])
 
     def check(self, learner: Learner, rule: Rule) -> None:
         """Refuse parts that could never learn under this objective."""

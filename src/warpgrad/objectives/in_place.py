@@ -17,6 +17,7 @@ class InPlace(Objective):
     """
 
     stops_gradient = True
+    reads = (("adapt_batch", 0),)
 
     def step(self, adaptation: Adaptation, point: Point) -> ObjectiveStep:
         learner = adaptation.learner

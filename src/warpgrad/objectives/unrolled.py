@@ -1,6 +1,6 @@
 """Backpropagation through adaptation, Eq. 1: the trajectory-dependent alternative that WarpGrad avoids.
 
-One function serves MAML, Meta-SGD, Meta-Curvature, T-Nets, MT-Nets, CAVIA and ANIL: they differ in what is θ,
+One computation serves MAML, Meta-SGD, Meta-Curvature, T-Nets, MT-Nets, CAVIA and ANIL: they differ in what is θ,
 what is φ and which rule steps, not in how the gradient is taken. Its memory grows with K.
 """
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from warpgrad.adaptation import Adaptation, Point, following
-from warpgrad.tensors import Tensors, detached, gradients, leaves, select
+from warpgrad.adaptation import Adaptation, Computation, Point, following
+from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, select
 
 
 @dataclass(frozen=True)
@@ -25,26 +25,41 @@ class UnrolledStep:
     last: Point
 
 
-def unrolled(adaptation: Adaptation, start: Point, steps: int, *, theta0_only: bool = False) -> UnrolledStep:
+class Through(Computation[UnrolledStep]):
     """Gradients of L_meta(θ_K; φ) for θ0, φ and the rule's meta-parameters, through `steps` updates.
 
     With `theta0_only` the warp is a constant: C^MAML of Warp-MAML, whose gradient goes to θ0 and never to φ.
     The gradient for θ0 has one entry per task in a stack and covers learned parameters only.
     """
-    learner, rule = adaptation.learner, adaptation.rule
-    begin = leaves(start.theta)
-    point = Point(start.k, begin, start.buffers, start.state)
-    with learner.second_order(mapped=adaptation.mapped, theta=True):
-        for _ in range(steps):
-            inner = adaptation.inner(point, create_graph=True, theta=point.theta)
-            theta, state = adaptation.update(inner.gradient, point.state, point.theta)
-            point = Point(following(point.k), theta, inner.buffers, state)
-    meta_loss = adaptation.meta_loss(point.theta, point.buffers, point.k)
-    adaptation.check_finite(meta_loss, "the meta loss", point.k)
-    groups = [select(begin, learner.learned)]
-    if not theta0_only:
-        groups += [learner.phi, rule.meta]
-    found = gradients(meta_loss.sum(), *groups, what="the meta loss", allow_unused=learner.allow_unused)
-    phi, meta = ({}, {}) if theta0_only else (found[1], found[2])
-    last = Point(point.k, detached(point.theta), point.buffers, detached(point.state))
-    return UnrolledStep(meta_loss.detach(), found[0], phi, meta, last)
+
+    def __init__(self, steps: int, *, theta0_only: bool = False) -> None:
+        self.steps = steps
+        self.theta0_only = theta0_only
+        self.reads = (*(("adapt_batch", k) for k in range(steps)), ("meta_batch", steps))
+
+    def step(self, adaptation: Adaptation, point: Point) -> UnrolledStep:
+        learner, rule = adaptation.learner, adaptation.rule
+        begin = leaves(point.theta)
+        point = Point(point.k, begin, point.buffers, point.state)
+        with learner.second_order(mapped=adaptation.mapped, theta=True):
+            for _ in range(self.steps):
+                inner = adaptation.inner(point, create_graph=True, theta=point.theta)
+                theta, state = adaptation.update(inner.gradient, point.state, point.theta)
+                point = Point(following(point.k), theta, inner.buffers, state)
+        meta_loss = adaptation.meta_loss(point.theta, point.buffers, point.k)
+        adaptation.check_finite(meta_loss, "the meta loss", point.k)
+        sought = [select(begin, learner.learned)]
+        if not self.theta0_only:
+            sought += [learner.phi, rule.meta]
+        found = gradients(meta_loss.sum(), *sought, what="the meta loss", allow_unused=learner.allow_unused)
+        phi, meta = ({}, {}) if self.theta0_only else (found[1], found[2])
+        last = Point(point.k, detached(point.theta), point.buffers, detached(point.state))
+        return UnrolledStep(meta_loss.detach(), found[0], phi, meta, last)
+
+    def groups(self, result: UnrolledStep) -> Groups:
+        gradients_ = {"theta0": result.theta0, "phi": result.phi, "rule": result.rule}
+        return {"losses": {"meta": result.meta_loss}, **gradients_, **result.last.groups()}
+
+    def result(self, groups: Groups, point: Point) -> UnrolledStep:
+        last = Point.of(following(point.k, self.steps), groups)
+        return UnrolledStep(groups["losses"]["meta"], groups["theta0"], groups["phi"], groups["rule"], last)

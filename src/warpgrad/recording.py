@@ -1,0 +1,164 @@
+"""Programs: a computation on a stack of tasks, recorded once and played back.
+
+Small networks spend their time around their kernels: in autograd, in `vmap`, in exchanging parameters. A step of
+stacked tasks is a pure function of tensors, and the next step is the same function of others. So its operations,
+backward passes and second derivatives included, are recorded as a flat list (`make_fx`), those without effect are
+struck out, and the list is called instead. It is the same arithmetic in the same order: a program whose numbers are
+not bit for bit those of what it replaces is not used, so it cannot matter when a run begins to use one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functionalize
+from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from warpgrad.learner import Learner
+from warpgrad.rules.base import Rule
+from warpgrad.tensors import Groups, flattened, refilled
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 100
+"""Batches that computations of one kind see before they are recorded: recording costs as much as some hundred steps."""
+VERSIONS = 4
+"""Programs of one kind before recording is given up: settings that change all the time cannot be recorded."""
+
+Names = dict[str, tuple[str, ...]]
+"""The names of groups, by role."""
+Compute = Callable[[Groups, Sequence[Any]], Groups]
+"""A step as a function of its groups and its batches."""
+
+
+@dataclass
+class _Kind:
+    """Computations of one kind: how many batches they have seen, and their program where there is one."""
+
+    seen: int = 0
+    tried: bool = False
+    play: Callable[..., Sequence[Tensor]] | None = None
+    outputs: Names = field(default_factory=dict)
+
+
+class Programs:
+    """The programs of a learner and a rule, by what they depend on besides the values of tensors."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[Hashable, _Kind] = {}
+        self._versions: dict[Hashable, int] = {}
+        self._made_for: tuple[Any, ...] = ()
+
+    def begin(self, learner: Learner, rule: Rule) -> None:
+        """Forget all programs if a setting has changed that they depend on; to be called once per meta-step."""
+        now = (learner, rule, tuple(settings(learner.module)), tuple(settings(rule)))
+        if now != self._made_for:
+            self._kinds.clear()
+            self._made_for = now
+
+    def run(self, name: Hashable, compute: Compute, inputs: Groups, batches: Sequence[Any]) -> Groups | None:
+        """What `compute` returns, by its program; None where there is none (yet)."""
+        flat = [value for group in inputs.values() for value in group.values()] + flattened(batches)
+        which = (name, tuple((value.shape, value.stride(), value.dtype) for value in flat))
+        kind = self._kinds.get(which)
+        if kind is None:
+            kind = self._kinds[which] = _Kind()
+        kind.seen += len(batches)
+        if not kind.tried and kind.seen >= PATIENCE and self._versions.get(which, 0) < VERSIONS:
+            self._versions[which] = self._versions.get(which, 0) + 1
+            kind.tried = True
+            self._record(kind, compute, inputs, batches, flat)
+        if kind.play is None:
+            return None
+        with torch.no_grad():
+            found = kind.play(*flat)
+        return _grouped(kind.outputs, iter(found))
+
+    def _record(
+        self, kind: _Kind, compute: Compute, inputs: Groups, batches: Sequence[Any], flat: list[Tensor]
+    ) -> None:
+        """Record `compute`, and keep the program if its numbers are those of `compute` to the last bit."""
+        outputs: Names = {}
+
+        def pure(*values: Tensor) -> list[Tensor]:
+            place = iter(values)
+            found = compute(_grouped(_names(inputs), place), refilled(batches, place))
+            outputs.update(_names(found))
+            return [value for group in found.values() for value in group.values()]
+
+        try:
+            with_autograd = make_fx(pure, tracing_mode="fake")(*flat)
+            with torch.no_grad():  # once more, so that operations in place become others: what is left has no effects
+                graph = make_fx(functionalize(with_autograd), tracing_mode="fake")(*flat)
+        # Whatever a model does that cannot be recorded, it was just computed without: any error only means that.
+        except Exception as error:
+            logger.info(
+                "steps are not recorded: %s", str(error).splitlines()[0] if str(error) else type(error).__name__
+            )
+            return
+        simplify(graph.graph)
+        graph.recompile()
+        with torch.no_grad():
+            found = graph.forward(*flat)
+        if all(torch.equal(ours, theirs) for ours, theirs in zip(found, pure(*flat), strict=True)):
+            kind.play, kind.outputs = graph.forward, outputs
+        else:
+            logger.info("steps are not recorded: the numbers of their program differ")
+
+
+def simplify(graph: Graph) -> None:
+    """Strike out what changes no number: copies of references, products with 1, what was computed before."""
+    seen: dict[Hashable, Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        same = node.args[0] if _changes_nothing(node) else seen.setdefault(_meaning(node), node)
+        if same is not node:
+            node.replace_all_uses_with(same)
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+
+
+def settings(owner: Any) -> Iterator[Hashable]:
+    """The plain values among an object's attributes, and those of the modules and rules within it.
+
+    They are baked into a program: where one is changed between meta-steps, another program is due.
+    """
+    for one in owner.modules() if isinstance(owner, torch.nn.Module) else [owner]:
+        for name, value in vars(one).items():
+            if isinstance(value, Rule):
+                yield from settings(value)
+            elif name != "training" and _plain(value):
+                yield name, value
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(_plain(entry) for entry in value)
+    return isinstance(value, int | float | str)
+
+
+def _changes_nothing(node: Node) -> bool:
+    operation = node.target
+    if operation in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+        return True
+    return operation is torch.ops.aten.mul.Scalar and bool(node.args[1] == 1)
+
+
+def _meaning(node: Node) -> Hashable:
+    """Equal for nodes that compute the same: the recorded operations have no side effects."""
+    return node.target, repr(node.args), repr(node.kwargs)
+
+
+def _names(groups: Groups) -> Names:
+    return {role: tuple(group) for role, group in groups.items()}
+
+
+def _grouped(names: Names, values: Iterator[Tensor]) -> Groups:
+    return {role: {name: next(values) for name in own} for role, own in names.items()}
