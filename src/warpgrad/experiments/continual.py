@@ -32,7 +32,7 @@ from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group, Row, Table, require
 from warpgrad.experiments.continual_evaluation import evaluation, validation
-from warpgrad.experiments.continual_setup import WARPED, ContinualConfig, algorithm, build, family, trained
+from warpgrad.experiments.continual_setup import WARPED, ContinualConfig, algorithm, build, family, schedule, trained
 from warpgrad.experiments.declared_spaces import CONTINUAL
 from warpgrad.experiments.runner import settings
 
@@ -48,7 +48,9 @@ class Continual(Experiment[ContinualConfig]):
     presets: Mapping[str, ContinualConfig] = MappingProxyType(
         {
             "paper": ContinualConfig(),
-            "small": ContinualConfig(preset="small", meta_steps=1000, validate_every=50),
+            "small": ContinualConfig(
+                preset="small", meta_steps=1000, meta_lr=0.0005, meta_schedule="cosine", validate_every=50
+            ),
             "alphabets": ContinualConfig(
                 preset="alphabets",
                 family="alphabets",
@@ -145,6 +147,7 @@ class Continual(Experiment[ContinualConfig]):
             rule=method.rule,
             objective=method.objective,
             optimiser=partial(torch.optim.Adam, lr=config.meta_lr),
+            schedule=schedule(config),
             clip=config.meta_clip or None,
             meta_steps=config.meta_steps,
             seed=config.seed,

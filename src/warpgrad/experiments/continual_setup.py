@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from warpgrad.algorithms import Algorithm, Online
 from warpgrad.engine.run_directory import newest_checkpoint
@@ -18,6 +20,7 @@ from warpgrad.experiments.continual_families import AlphabetSequences, Scenario,
 from warpgrad.keys import fold
 from warpgrad.layers import feed_forward_warp
 from warpgrad.learner import Learner
+from warpgrad.meta_optimiser import ScheduleFactory
 from warpgrad.method import Method
 from warpgrad.objectives import Approximate, Exact
 from warpgrad.rules import SGD
@@ -63,6 +66,8 @@ class ContinualConfig(Config):
     """Task sequences per meta-step."""
     meta_lr: float = 0.001
     """β, of Adam."""
+    meta_schedule: Literal["constant", "cosine"] = "constant"
+    """Of β; `cosine` brings it to 0 at the last meta-step, which a short run needs to come to rest."""
     meta_clip: float = 0.0
     """Largest norm of the meta-gradient; 0 for none, as in the paper."""
     strength: float = 1e4
@@ -112,6 +117,12 @@ def family(config: ContinualConfig, part: Part) -> TaskFamily:
 def algorithm(config: ContinualConfig) -> Algorithm:
     """Algorithm 1. Eq. 19 is a sum over tasks, sub-tasks and their θ's; as a sum it also stays clear of Adam's ε."""
     return Online(steps=config.steps_per_subtask * config.subtasks, tasks=config.tasks, reduction="sum")
+
+
+def schedule(config: ContinualConfig) -> ScheduleFactory | None:
+    if config.meta_schedule == "constant":
+        return None
+    return partial(CosineAnnealingLR, T_max=config.meta_steps)
 
 
 def network(config: ContinualConfig) -> nn.Module:
