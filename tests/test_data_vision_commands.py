@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import warpgrad.data_commands as commands
-from test_data_omniglot import SMALL, archives, trees
+from omniglot_archives import SMALL, archives, trees
 from warpgrad.data import ClassImages, data_name, open_prepared, open_store, prepared, write
 from warpgrad.data.omniglot import CONTENTS
 from warpgrad.data.omniglot_few_shot import SIZES, prepare_omniglot_few_shot

@@ -10,22 +10,23 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiment_runs import Runs, evaluation_of, group_of
 from few_shot_store import few_shot_store
 from warpgrad.data.prepared import prepared
 from warpgrad.data.store import ClassImages, write
 from warpgrad.engine.checkpoint import load
 from warpgrad.engine.run_directory import newest_checkpoint
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Execution, Group
+from warpgrad.experiments.base import Execution
+from warpgrad.experiments.comparison import comparable
 from warpgrad.experiments.few_shot import FewShot
 from warpgrad.experiments.few_shot_config import DATA, METHODS, FewShotConfig
 from warpgrad.experiments.few_shot_data import open_data
 from warpgrad.experiments.few_shot_evaluation import half_width, trained
 from warpgrad.experiments.few_shot_methods import recipe
-from warpgrad.experiments.few_shot_results import comparable, result_lines
+from warpgrad.experiments.few_shot_results import result_lines
 from warpgrad.experiments.reproduction import cells
 from warpgrad.experiments.runner import command, execute
-from warpgrad.report.runs import load_run
 
 EXPERIMENT = FewShot()
 TINY = {
@@ -47,31 +48,9 @@ def tiny(store):
     return make
 
 
-class Runs(dict[str, Path]):
-    """Method -> its run, meta-trained and evaluated when first asked for."""
-
-    def __init__(self, tiny, root: Path) -> None:
-        super().__init__()
-        self.tiny, self.root = tiny, root
-
-    def __missing__(self, method: str) -> Path:
-        execute(EXPERIMENT, self.tiny(method=method), Execution(self.root / method, progress=False))
-        self[method] = self.root / method
-        return self[method]
-
-
 @pytest.fixture(scope="module")
 def runs(tiny, tmp_path_factory) -> Runs:
-    return Runs(tiny, tmp_path_factory.mktemp("runs"))
-
-
-def evaluation_of(run: Path):
-    return json.loads((run / "evaluation.json").read_text())
-
-
-def group_of(label: str, paths: list[Path], paper: float | None = None) -> Group:
-    found = tuple(load_run(path) for path in paths)
-    return Group(label, found, tuple(evaluation_of(path) for path in paths), paper)
+    return Runs(EXPERIMENT, tiny, tmp_path_factory.mktemp("runs"))
 
 
 def weights_of(run: Path):
@@ -365,7 +344,7 @@ def test_the_terminal_and_the_page_compare_on_the_same_episodes(runs, tmp_path):
     assert rows[1][2] != ""
     assert rows[1][3] == "58.9"
     text = EXPERIMENT.page(groups, "Few shots").write(tmp_path / "page.html").read_text()
-    for words in ("published 58.9", "Accuracy by adaptation step", "statistics of the batch", "Indicative only"):
+    for words in ("published 58.9", "Learning curves", "statistics of the batch", "Indicative only"):
         assert words in text
 
 

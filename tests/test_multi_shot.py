@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiment_runs import Runs, evaluation_of, group_of
 from test_many_shot import marked_store
 from warpgrad.cli import parse
 from warpgrad.commands import RunArguments
@@ -16,18 +17,17 @@ from warpgrad.engine.run_directory import newest_checkpoint
 from warpgrad.engine.state import load_learner
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Group
+from warpgrad.experiments.comparison import difference, setting
 from warpgrad.experiments.multi_shot import MultiShot, open_images
 from warpgrad.experiments.multi_shot_config import METHODS, MultiShotConfig
 from warpgrad.experiments.multi_shot_evaluation import Adapted, validation_scores
 from warpgrad.experiments.multi_shot_methods import algorithm_of, meta_optimisers, method_of, network, warped_network
-from warpgrad.experiments.multi_shot_results import difference, setting
 from warpgrad.experiments.reproduction import cells
-from warpgrad.experiments.runner import command, execute
+from warpgrad.experiments.runner import command
 from warpgrad.fitting import adapt
 from warpgrad.initialisers import Fixed, Leap, Reptile
 from warpgrad.keys import fold
 from warpgrad.objectives import Approximate, Exact
-from warpgrad.report.runs import load_run
 from warpgrad.tasks.many_shot import ManyShotFamily
 
 EXPERIMENT = MultiShot()
@@ -54,21 +54,8 @@ def tiny(store):
 
 
 @pytest.fixture(scope="module")
-def runs(tiny, tmp_path_factory) -> dict[str, Path]:
-    """Every method, meta-trained for two steps and evaluated."""
-    root = tmp_path_factory.mktemp("runs")
-    for method in METHODS:
-        execute(EXPERIMENT, tiny(method=method), Execution(root / method, progress=False))
-    return {method: root / method for method in METHODS}
-
-
-def evaluation_of(run: Path):
-    return json.loads((run / "evaluation.json").read_text())
-
-
-def group_of(label: str, paths: list[Path], paper: float | None = None) -> Group:
-    found = tuple(load_run(path) for path in paths)
-    return Group(label, found, tuple(evaluation_of(path) for path in paths), paper)
+def runs(tiny, tmp_path_factory) -> Runs:
+    return Runs(EXPERIMENT, tiny, tmp_path_factory.mktemp("runs"))
 
 
 def trained(config: MultiShotConfig, directory: Path):
@@ -216,7 +203,7 @@ def test_images_that_are_not_square_are_refused(tiny):
 
 
 def test_every_method_meta_trains_and_is_tested_on_the_same_tasks(runs, store):
-    found = {method: evaluation_of(path) for method, path in runs.items()}
+    found = {method: evaluation_of(runs[method]) for method in METHODS}
     for method, evaluation in found.items():
         assert evaluation["tested_at"] == [0, 2, 4, 6, 8]
         assert (evaluation["headline_steps"], evaluation["ways"], evaluation["shots"]) == (4, 3, [8, 8])
@@ -326,6 +313,9 @@ def test_differences_are_paired_by_task_and_refused_where_tasks_or_steps_differ(
     for change in ({"ways": 4}, {"shots": [7, 8]}, {"split": "validation"}, {"data": "FC100"}, {"headline_steps": 2}):
         moved = Group("B", second.runs, (dict(second.evaluations[0], **change),))
         assert difference(first, moved) is None, change
+    longer = Group("B", second.runs, (dict(second.evaluations[0], tested_at=[0, 2, 4, 6, 10]),))
+    assert difference(first, longer, "accuracy_at_end") is None
+    assert difference(first, longer, "accuracy") == difference(first, second, "accuracy"), "as many steps"
     assert setting(first) == "marked, 3-way 8-shot (test)"
     fewer = Group("B", second.runs, (dict(second.evaluations[0], shots=[7, 8]),))
     assert setting(fewer) == "marked, 3-way 7 to 8-shot (test)"

@@ -1,15 +1,21 @@
-"""Comparison of runs: accuracies per held-out task, and paired differences between methods."""
+"""Comparison of runs: measures per held-out task, paired differences between methods, the terminal's table."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from warpgrad.experiments.base import Group
 from warpgrad.report.statistics import Difference, Estimate, mean_interval, paired_difference
 
-Measured = dict[int, dict[str, float]]
-"""meta-seed -> held-out task -> value."""
+T = TypeVar("T")
+
+CONDITIONS = ("data", "split", "ways", "shots", "headline_steps")
+"""What evaluations must agree in before they are compared, where they name it."""
+
+ACCURACY: Mapping[str, str] = MappingProxyType({"accuracy": "accuracy % [95 % interval]"})
 
 
 def distinct(groups: Sequence[Group]) -> list[Group]:
@@ -27,11 +33,14 @@ def distinct(groups: Sequence[Group]) -> list[Group]:
     return result
 
 
-def per_task(group: Group, measure: str) -> Measured:
-    """`accuracy`, `auc`, `length` or `length_with_loss` of every held-out task."""
-    return {
-        int(run.seed): dict(evaluation[measure]) for run, evaluation in zip(group.runs, group.evaluations, strict=True)
-    }
+def by_seed(group: Group, read: Callable[[dict[str, Any]], T]) -> dict[int, T]:
+    """meta-seed -> what `read` takes from its evaluation."""
+    return {int(run.seed): read(evaluation) for run, evaluation in zip(group.runs, group.evaluations, strict=True)}
+
+
+def per_task(group: Group, measure: str) -> dict[int, dict[str, float]]:
+    """meta-seed -> held-out task -> value of a measure such as `accuracy`."""
+    return by_seed(group, lambda evaluation: dict(evaluation[measure]))
 
 
 def estimate(group: Group, measure: str) -> Estimate:
@@ -43,12 +52,35 @@ def data_of(groups: Sequence[Group]) -> list[str]:
     return list(dict.fromkeys(evaluation["data"] for group in groups for evaluation in group.evaluations))
 
 
+def setting(group: Group) -> str:
+    """E.g. `CIFAR-FS, 5-way 1-shot (test)`; a range of shots where classes have different numbers of images."""
+    found = group.evaluations[0]
+    fewest, most = found["shots"] if isinstance(found["shots"], list) else (found["shots"],) * 2
+    shots = str(most) if fewest == most else f"{fewest} to {most}"
+    return f"{found['data']}, {found['ways']}-way {shots}-shot ({found['split']})"
+
+
+def settings_of(groups: Sequence[Group]) -> str:
+    return " and ".join(dict.fromkeys(setting(group) for group in groups))
+
+
+def comparable(first: Group, second: Group, measure: str = "accuracy") -> bool:
+    """Whether both were tested under the same conditions; what is measured at the end, after as many steps."""
+
+    def conditions(evaluation: dict[str, Any]) -> list[Any]:
+        end = evaluation["tested_at"][-1] if measure.endswith("_at_end") else None
+        return [*(evaluation.get(name) for name in CONDITIONS), end]
+
+    evaluations = [*first.evaluations, *second.evaluations]
+    return all(conditions(evaluation) == conditions(evaluations[0]) for evaluation in evaluations)
+
+
 def difference(first: Group, second: Group, measure: str = "accuracy") -> Difference | None:
     """first − second over the meta-seeds that both have; None where they share none, or were tested on other tasks."""
     ours, theirs = per_task(first, measure), per_task(second, measure)
     seeds = sorted(set(ours) & set(theirs))
     same = all(set(ours[seed]) == set(theirs[seed]) for seed in seeds)
-    if not seeds or not same or len(data_of([first, second])) > 1:
+    if not seeds or not same or not comparable(first, second, measure):
         return None
     return paired_difference(
         {seed: ours[seed] for seed in seeds},
@@ -57,19 +89,20 @@ def difference(first: Group, second: Group, measure: str = "accuracy") -> Differ
     )
 
 
-def result_lines(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    """The table for the terminal; every row against the first one."""
+def result_lines(
+    groups: Sequence[Group], about: str = "", titles: Mapping[str, str] = ACCURACY, published: str = "paper"
+) -> tuple[list[str], list[list[str]]]:
+    """The table for the terminal: the measures of `titles`, every row against the first one."""
     groups = distinct(groups)
-    header = [f"on {' and '.join(data_of(groups))}", "accuracy % [95 % interval]", f"minus {groups[0].label}", "paper"]
+    first = groups[0]
+    header = [about or f"on {' and '.join(data_of(groups))}"]
+    for title in titles.values():
+        header += [title, f"minus {first.label}"]
     rows = []
-    for place, group in enumerate(groups):
-        against = difference(group, groups[0]) if place else None
-        rows.append(
-            [
-                group.label,
-                estimate(group, "accuracy").cell(),
-                against.cell() if against is not None else "",
-                "" if group.paper is None else f"{group.paper:g}",
-            ]
-        )
-    return header, rows
+    for group in groups:
+        row = [group.label]
+        for measure in titles:
+            against = None if group is first else difference(group, first, measure)
+            row += [estimate(group, measure).cell(), "" if against is None else against.cell()]
+        rows.append([*row, "" if group.paper is None else f"{group.paper:g}"])
+    return [*header, published], rows

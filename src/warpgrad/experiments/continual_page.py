@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from warpgrad.experiments.base import Group
+from warpgrad.experiments.comparison_page import config_of, experiment_page
 from warpgrad.experiments.continual_evaluation import ORDERS, SCORES
 from warpgrad.experiments.continual_figures import breakdown, predictions
 from warpgrad.experiments.continual_results import PAPER, TITLES, difference, estimate, measures, reference_of
 from warpgrad.experiments.continual_setup import ContinualConfig, trained
 from warpgrad.report import (
+    Block,
     Column,
     Figure,
     Gallery,
@@ -21,37 +21,27 @@ from warpgrad.report import (
     Page,
     Paragraph,
     Reference,
-    Run,
     Section,
     Series,
     Table,
     Value,
-    configuration,
     curves,
-    metric_figures,
-    repetition,
 )
-from warpgrad.report.blocks import Block
 from warpgrad.report.tables import Best, Cell
 
 WORDS = {"sequential": "in the order of meta-training", "shuffled": "in another order"}
 
 
 def build_page(groups: Sequence[Group], title: str) -> Page:
-    runs = [run for group in groups for run in group.runs]
-    config = runs[0].config
-    subtitle = (
-        f"Continual experiment (App. J), {config['family']}, preset {runs[0].preset}, "
-        f"{len({run.seed for run in runs})} meta-seeds, {config['test_tasks']} {config['split']} tasks each, "
-        f"{config['subtasks']} sub-tasks × {config['steps_per_subtask']} steps."
-    )
-    page = Page(title, subtitle)
-    page.add(_levels(groups), _claims(groups), _curves(groups), _breakdowns(groups))
+    config = groups[0].runs[0].config
+    sections = [_levels(groups), _claims(groups), _curves(groups), _breakdowns(groups)]
     if config["family"] == "sine":
-        page.add(_predictions(groups))
-    page.add(Section("Meta-training", [Gallery(metric_figures([run for run in runs if run.metrics]))]))
-    page.add(Section("Configuration", configuration(runs)), Section("Reproduce", repetition(runs)))
-    return page
+        sections.append(_predictions(groups))
+    sizes = (
+        f"{config['test_tasks']} {config['split']} tasks each, {config['subtasks']} sub-tasks × "
+        f"{config['steps_per_subtask']} steps"
+    )
+    return experiment_page(groups, title, f"Continual experiment (App. J), {config['family']}", sections, sizes=sizes)
 
 
 def _levels(groups: Sequence[Group]) -> Section:
@@ -142,7 +132,7 @@ def _predictions(groups: Sequence[Group]) -> Section:
     figures: list[Block] = []
     for group in groups:
         run = group.runs[0]
-        config = _config(run)
+        config = config_of(ContinualConfig, run)
         figures.append(
             Figure(
                 predictions(config, trained(config, run.path)),
@@ -152,11 +142,3 @@ def _predictions(groups: Sequence[Group]) -> Section:
             )
         )
     return Section("Predictions as sub-tasks come", figures)
-
-
-def _config(run: Run) -> ContinualConfig:
-    known = {field.name for field in dataclasses.fields(ContinualConfig)}
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in run.config.items() if name in known
-    }
-    return ContinualConfig(**values)

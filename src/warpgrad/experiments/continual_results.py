@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from warpgrad.experiments.base import Group
+from warpgrad.experiments.comparison import by_seed
 from warpgrad.experiments.continual_evaluation import ORDERS, SCORES
 from warpgrad.report.statistics import Difference, Estimate, mean_interval, paired_difference
 
@@ -22,10 +23,7 @@ TITLES = {
 
 def scores(group: Group, order: str, measure: str, score: str) -> dict[int, dict[int, float]]:
     """seed -> held-out task -> score."""
-    return {
-        int(run.seed): dict(enumerate(evaluation["orders"][order]["per_task"][measure][score]))
-        for run, evaluation in zip(group.runs, group.evaluations, strict=True)
-    }
+    return by_seed(group, lambda found: dict(enumerate(found["orders"][order]["per_task"][measure][score])))
 
 
 def measures(groups: Sequence[Group]) -> tuple[str, ...]:

@@ -16,7 +16,8 @@ from warpgrad.engine.checkpoint import load
 from warpgrad.engine.state import Weights, load_weights, weights
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.few_shot_config import FewShotConfig
-from warpgrad.experiments.few_shot_methods import Shape, recipe
+from warpgrad.experiments.few_shot_methods import recipe
+from warpgrad.experiments.networks import Shape
 from warpgrad.fitting import evaluate
 from warpgrad.keys import fold, isolated_rng
 from warpgrad.method import Method

@@ -13,12 +13,12 @@ from warpgrad.algorithms import Online, Unrolled
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.few_shot_config import FewShotConfig
+from warpgrad.experiments.networks import Shape, begun_as, keyed, side_of
 from warpgrad.initialisers import FOMAML, MAML, Initialiser, Reptile
-from warpgrad.keys import fold
-from warpgrad.layers import FEW_SHOT_ORDER, identity_, warp_convnet
+from warpgrad.layers import FEW_SHOT_ORDER, warp_convnet
 from warpgrad.layers.cavia import CONTEXT, cavia_net
 from warpgrad.layers.tnets import MASK, t_net
-from warpgrad.layers.warps import MakeWarp, convolutional_warp
+from warpgrad.layers.warps import convolutional_warp
 from warpgrad.learner import Learner, Start
 from warpgrad.meta_optimiser import OptimiserFactory
 from warpgrad.method import Group, Method
@@ -29,9 +29,6 @@ from warpgrad.rules.base import Rule
 from warpgrad.rules.meta_curvature import MetaCurvature
 from warpgrad.rules.meta_sgd import MetaSGD
 from warpgrad.rules.mt_nets import MaskedSGD
-
-Shape = tuple[int, int, int]
-"""Channels, height and width of the images."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +56,13 @@ def recipe(config: FewShotConfig, shape: Shape, *, fresh_head: bool = False) -> 
         case "anil":
             return Recipe(Method(_learner(config, plain, task="head", start=start), descent), unrolled)
         case "t-nets":
-            module = _keyed(config, "transforms", partial(t_net, plain))
+            module = keyed(config.seed, "transforms", partial(t_net, plain))
             return Recipe(Method(_learner(config, module, start=start), descent), unrolled)
         case "mt-nets":
-            module = _keyed(config, "transforms", partial(t_net, plain, masks=True))
+            module = keyed(config.seed, "transforms", partial(t_net, plain, masks=True))
             return Recipe(_masked(config, module, start), unrolled)
         case "cavia":
-            module = _keyed(config, "film", partial(cavia_net, plain, context=config.context))
+            module = keyed(config.seed, "film", partial(cavia_net, plain, context=config.context))
             learner = _learner(config, module, task=CONTEXT, start={CONTEXT: "zero"})
             return Recipe(Method(learner, descent), unrolled)
         case "maml" | "meta-sgd" | "meta-curvature":
@@ -88,44 +85,26 @@ def meta_optimisers(config: FewShotConfig) -> dict[Group, OptimiserFactory]:
 
 
 def network(config: FewShotConfig, shape: Shape) -> nn.Sequential:
-    """Four blocks of convolution, batch-norm, ReLU and pooling, and a linear head; the seed alone decides its weights,
-    so all methods begin alike."""
-    return _convnet(config, shape, "network", None, 0)
+    """Four blocks of convolution, batch-norm, ReLU and pooling, and a linear head."""
+    return keyed(config.seed, "network", _convnet(config, shape))
 
 
 def warped_network(config: FewShotConfig, shape: Shape) -> nn.Sequential:
     """The same at the same weights, with the first block in φ and a warp convolution after each of the other three."""
-    module = _convnet(config, shape, "warp", convolutional_warp, 1)
-    module.load_state_dict(network(config, shape).state_dict(), strict=False)
-    if config.warp_init == "identity":
-        for name, child in module.named_children():
-            if name.startswith("warp"):
-                identity_(child)
-    return module
+    make = partial(_convnet(config, shape), warp=convolutional_warp, warp_blocks=1)
+    return begun_as(network(config, shape), keyed(config.seed, "warp", make), config.warp_init)
 
 
-def _convnet(config: FewShotConfig, shape: Shape, role: str, warp: MakeWarp | None, warp_blocks: int) -> nn.Sequential:
-    channels, height, width = shape
-    if height != width:
-        raise WarpgradError(f"images are {height}×{width}; the few-shot network takes square ones.")
-    make = partial(
+def _convnet(config: FewShotConfig, shape: Shape) -> partial[nn.Sequential]:
+    return partial(
         warp_convnet,
-        channels,
+        shape[0],
         config.ways,
-        image_size=height,
+        image_size=side_of(shape),
         widths=(config.filters,) * 4,
         order=FEW_SHOT_ORDER,
-        warp=warp,
-        warp_blocks=warp_blocks,
+        warp=None,
     )
-    return _keyed(config, role, make)
-
-
-def _keyed(config: FewShotConfig, role: str, make: partial[nn.Sequential]) -> nn.Sequential:
-    """Whatever weights `make` draws, drawn by the run's seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(fold(config.seed, role))
-        return make()
 
 
 def _learner(

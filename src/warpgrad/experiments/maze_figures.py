@@ -12,7 +12,7 @@ from warpgrad.experiments.base import Group
 from warpgrad.experiments.maze_results import learning_curves
 from warpgrad.maze.rendering import picture
 from warpgrad.maze.rules import Maze
-from warpgrad.report.charts import Series
+from warpgrad.report.charts import Series, draw_series
 from warpgrad.report.figures import appearances, canvas, house_style, save
 
 PAPER = ((60_000, 160.0, "Warp-RNN"), (100_000, 125.0, "best baseline"), (200_000, 150.0, "best baseline"))
@@ -33,13 +33,7 @@ def return_curves(groups: Sequence[Group], references: Mapping[str, float]) -> b
         figure = canvas(7.2, 4.6)
         axes = figure.add_subplot()
         for one in series:
-            marker = "o" if len(one.x) <= 12 else None
-            look = looks[one.name]
-            axes.plot(
-                one.x, one.centre, color=look.colour, linestyle=look.dash, label=one.name, marker=marker, markersize=4
-            )
-            if one.low is not None and one.high is not None:
-                axes.fill_between(one.x, one.low, one.high, color=look.colour, alpha=0.16, linewidth=0)
+            draw_series(axes, one, looks[one.name])
         for name, value in references.items():
             axes.axhline(value, color="#8a929b", linewidth=1.0, linestyle=(0, (2, 2)), zorder=1.5)
             axes.annotate(name, (1.0, value), xycoords=("axes fraction", "data"), xytext=(-4, 2), ha="right",

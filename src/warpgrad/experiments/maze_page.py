@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from warpgrad.experiments.base import Group
+from warpgrad.experiments.comparison_page import experiment_page
 from warpgrad.experiments.maze_figures import PAPER, film_strip, return_curves
 from warpgrad.experiments.maze_results import (
     BASELINE,
+    REFERENCES,
     baseline_of,
     learning_curves,
     mean_of,
@@ -16,38 +18,15 @@ from warpgrad.experiments.maze_results import (
     owed_to_memory,
 )
 from warpgrad.maze.rules import Maze
-from warpgrad.report import (
-    Column,
-    Figure,
-    Note,
-    Page,
-    Paragraph,
-    Section,
-    Table,
-    Tile,
-    Tiles,
-    Value,
-    configuration,
-    repetition,
-)
-from warpgrad.report.blocks import Block
-from warpgrad.report.formatting import count
+from warpgrad.report import Block, Column, Figure, Note, Page, Paragraph, Section, Table, Tile, Tiles, Value
 from warpgrad.report.tables import Cell
-
-REFERENCES = {"wandering": "wandering without memory", "random": "random moves"}
 
 
 def build_page(groups: Sequence[Group], title: str) -> Page:
-    runs = [run for group in groups for run in group.runs]
-    config = runs[0].config
-    subtitle = (
-        f"Maze experiment (App. I), preset {runs[0].preset}: {config['meta_steps']} updates on batches of "
-        f"{config['episodes']} episodes of {config['length']} steps, {count(len({run.seed for run in runs}), 'seed')}."
-    )
-    page = Page(title, subtitle)
-    page.add(_headline(groups), _table(groups), _curves(groups), _films(groups))
-    page.add(Section("Configuration", configuration(runs)), Section("Reproduce", repetition(runs)))
-    return page
+    config = groups[0].runs[0].config
+    sections = [_headline(groups), _table(groups), _curves(groups), _films(groups)]
+    sizes = f"{config['meta_steps']} updates on batches of {config['episodes']} episodes of {config['length']} steps"
+    return experiment_page(groups, title, "Maze experiment (App. I)", sections, sizes=sizes)
 
 
 def _headline(groups: Sequence[Group]) -> Section:

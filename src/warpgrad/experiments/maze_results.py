@@ -8,19 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpgrad.experiments.base import Group
+from warpgrad.experiments.comparison import by_seed
 from warpgrad.report.statistics import Difference, Estimate, mean_interval, paired_difference
 
 BASELINE = "RNN"
+REFERENCES = {"wandering": "wandering without memory", "random": "random moves"}
+"""Agents that learn nothing."""
 POINTS = 100
 """Learning curves are averaged down to at most this many points."""
 
 
 def returns(group: Group, which: str = "agent") -> dict[int, dict[int, float]]:
     """seed -> held-out episode -> return."""
-    return {
-        int(run.seed): dict(enumerate(evaluation["returns"][which]))
-        for run, evaluation in zip(group.runs, group.evaluations, strict=True)
-    }
+    return by_seed(group, lambda evaluation: dict(enumerate(evaluation["returns"][which])))
 
 
 def mean_of(group: Group, which: str = "agent") -> Estimate:
@@ -79,6 +79,6 @@ def result_lines(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
         if baseline is not None:
             row.append("" if group is baseline else over_baseline(group, baseline).cell(1))
         rows.append(row)
-    for label, which in (("wandering without memory", "wandering"), ("random moves", "random")):
+    for which, label in REFERENCES.items():
         rows.append([label, mean_of(groups[0], which).cell(1), *[""] * (len(rows[0]) - 2)])
     return [*header, f"over {BASELINE}"] if baseline is not None else header, rows

@@ -11,18 +11,15 @@ from torch import nn
 from warpgrad.algorithms import Online
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.multi_shot_config import POOLS, MultiShotConfig
+from warpgrad.experiments.networks import Shape, begun_as, keyed, side_of
 from warpgrad.initialisers import Initialiser, Leap, Reptile
-from warpgrad.keys import fold
-from warpgrad.layers import FEW_SHOT_ORDER, identity_, warp_convnet
-from warpgrad.layers.warps import MakeWarp, convolutional_warp
+from warpgrad.layers import FEW_SHOT_ORDER, warp_convnet
+from warpgrad.layers.warps import convolutional_warp
 from warpgrad.learner import Learner, Start
 from warpgrad.meta_optimiser import OptimiserFactory
 from warpgrad.method import Group, Method
 from warpgrad.objectives import Approximate, Exact
 from warpgrad.rules import SGD
-
-Shape = tuple[int, int, int]
-"""Channels, height and width of the images."""
 
 
 def method_of(config: MultiShotConfig, shape: Shape) -> Method:
@@ -53,19 +50,14 @@ def meta_optimisers(config: MultiShotConfig) -> dict[Group, OptimiserFactory]:
 
 
 def network(config: MultiShotConfig, shape: Shape) -> nn.Sequential:
-    """The network of App. H without warp-layers; the seed alone decides its weights, so all methods begin alike."""
-    return _convnet(config, shape, "network", None)
+    """The network of App. H without warp-layers."""
+    return keyed(config.seed, "network", _convnet(config, shape))
 
 
 def warped_network(config: MultiShotConfig, shape: Shape) -> nn.Sequential:
     """The same network, at the same weights, with a 3×3 warp convolution after every block."""
-    module = _convnet(config, shape, "warp", convolutional_warp)
-    module.load_state_dict(network(config, shape).state_dict(), strict=False)
-    if config.warp_init == "identity":
-        for name, child in module.named_children():
-            if name.startswith("warp"):
-                identity_(child)
-    return module
+    warped = keyed(config.seed, "warp", partial(_convnet(config, shape), warp=convolutional_warp))
+    return begun_as(network(config, shape), warped, config.warp_init)
 
 
 def _learner(config: MultiShotConfig, module: nn.Sequential, start: Mapping[str, Start] | None = None) -> Learner:
@@ -74,18 +66,14 @@ def _learner(config: MultiShotConfig, module: nn.Sequential, start: Mapping[str,
     return Learner(module.to(config.device), warp=warp, start=start, channels_last=True)
 
 
-def _convnet(config: MultiShotConfig, shape: Shape, role: str, warp: MakeWarp | None) -> nn.Sequential:
-    channels, height, width = shape
-    if height != width:
-        raise WarpgradError(f"images are {height}×{width}; the multi-shot network takes square ones.")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(fold(config.seed, role))
-        return warp_convnet(
-            channels,
-            config.ways,
-            image_size=height,
-            widths=config.widths,
-            order=FEW_SHOT_ORDER,
-            pools=POOLS,
-            warp=warp,
-        )
+def _convnet(config: MultiShotConfig, shape: Shape) -> partial[nn.Sequential]:
+    return partial(
+        warp_convnet,
+        shape[0],
+        config.ways,
+        image_size=side_of(shape),
+        widths=config.widths,
+        order=FEW_SHOT_ORDER,
+        pools=POOLS,
+        warp=None,
+    )

@@ -13,10 +13,10 @@ from warpgrad.algorithms import Offline, Online, Unrolled
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.baselines.finetuning import HeadedTask, JointTraining, MultiHeaded
 from warpgrad.errors import WarpgradError
+from warpgrad.experiments.networks import begun_as, keyed
 from warpgrad.experiments.omniglot_config import OmniglotConfig
 from warpgrad.initialisers import FOMAML, Fixed, Initialiser, Leap, Reptile
-from warpgrad.keys import fold
-from warpgrad.layers import OMNIGLOT_WARPS, identity_, warp_convnet
+from warpgrad.layers import OMNIGLOT_WARPS, warp_convnet
 from warpgrad.learner import Learner, Start
 from warpgrad.meta_optimiser import OptimiserFactory
 from warpgrad.method import Group, Method
@@ -37,8 +37,8 @@ class Recipe:
 
 
 def network(config: OmniglotConfig) -> nn.Sequential:
-    """The network of App. E without warp-layers; the seed alone decides its weights, so all methods begin alike."""
-    return _drawn(config, "network", None)
+    """The network of App. E without warp-layers."""
+    return keyed(config.seed, "network", _convnet(config))
 
 
 def plain_learner(config: OmniglotConfig, start: Mapping[str, Start] | None = None) -> Learner:
@@ -49,12 +49,8 @@ def warped_learner(config: OmniglotConfig) -> Learner:
     """The same network, at the same weights, with warp-layers after its blocks."""
     if config.warp not in OMNIGLOT_WARPS:
         raise WarpgradError(f"warp='{config.warp}' is unknown; choose one of {', '.join(OMNIGLOT_WARPS)}.")
-    module = _drawn(config, "warp", config.warp)
-    module.load_state_dict(network(config).state_dict(), strict=False)
-    if config.warp_init == "identity":
-        for name, child in module.named_children():
-            if name.startswith("warp"):
-                identity_(child)
+    warped = keyed(config.seed, "warp", partial(_convnet(config), warp=OMNIGLOT_WARPS[config.warp]))
+    module = begun_as(network(config), warped, config.warp_init)
     start: dict[str, Start] = {"*": "fixed"} if config.theta0 == "random" else {}
     if config.warp.endswith("film"):
         start["*film"] = "zero"
@@ -66,9 +62,8 @@ def multi_headed_learner(config: OmniglotConfig) -> Learner:
     plain = network(config)
     head = plain.get_submodule("head")
     assert isinstance(head, nn.Linear)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(fold(config.seed, "heads"))
-        heads = [nn.Linear(head.in_features, head.out_features) for _ in range(config.tasks)]
+    sizes = head.in_features, head.out_features
+    heads = keyed(config.seed, "heads", lambda: [nn.Linear(*sizes) for _ in range(config.tasks)])
     module = MultiHeaded(plain[:-1], heads).to(config.device)
     return Learner(module, warp=(), allow_unused=True, channels_last=True)
 
@@ -130,12 +125,5 @@ def _warp_algorithm(config: OmniglotConfig) -> Algorithm:
     return Offline(steps=config.steps, tasks=config.meta_batch, samples=config.samples)
 
 
-def _drawn(config: OmniglotConfig, role: str, warp: str | None) -> nn.Sequential:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(fold(config.seed, role))
-        return warp_convnet(
-            1,
-            config.characters,
-            widths=(config.filters,) * 4,
-            warp=None if warp is None else OMNIGLOT_WARPS[warp],
-        )
+def _convnet(config: OmniglotConfig) -> partial[nn.Sequential]:
+    return partial(warp_convnet, 1, config.characters, widths=(config.filters,) * 4, warp=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from warpgrad.engine.run_directory import newest_checkpoint
 from warpgrad.engine.state import load_learner
 from warpgrad.experiments.base import Group
+from warpgrad.experiments.comparison_page import config_of, experiment_page
 from warpgrad.experiments.minima import CURVATURE, RADIUS
 from warpgrad.experiments.synthetic import SyntheticConfig, Test, build
 from warpgrad.experiments.synthetic_figures import clearest, examples, surfaces_3d, task_grid, warp_grid
@@ -21,6 +21,7 @@ from warpgrad.experiments.synthetic_results import (
     fraction_reached,
 )
 from warpgrad.report import (
+    Block,
     Column,
     Figure,
     Gallery,
@@ -34,33 +35,23 @@ from warpgrad.report import (
     Tile,
     Tiles,
     Value,
-    configuration,
     curves,
-    metric_figures,
-    repetition,
 )
-from warpgrad.report.blocks import Block
-from warpgrad.report.formatting import between, count, number
+from warpgrad.report.formatting import between, number
 from warpgrad.report.statistics import Difference
 from warpgrad.report.tables import Cell
 
 
 def build_page(groups: Sequence[Group], title: str) -> Page:
     """One group: the whole story. Several: the sweep's table."""
-    runs = [run for group in groups for run in group.runs]
-    seeds = len({run.seed for run in runs})
-    subtitle = (
-        f"Synthetic experiment (App. D), preset {runs[0].preset}, {count(seeds, 'meta-seed')}, "
-        f"{runs[0].config['test_surfaces']} surfaces × {runs[0].config['test_starts']} starts each."
-    )
-    page = Page(title, subtitle)
+    only = groups[0]
+    config = only.runs[0].config
     if len(groups) == 1:
-        page.add(_headline(groups[0]), _table(groups[0]), _curves(groups[0]), *_pictures(groups[0].runs[0]))
+        sections = [_headline(only), _table(only), _curves(only), *_pictures(only.runs[0])]
     else:
-        page.add(_sweep(groups))
-    page.add(Section("Meta-training", [Gallery(metric_figures(runs))]))
-    page.add(Section("Configuration", configuration(runs)), Section("Reproduce", repetition(runs)))
-    return page
+        sections = [_sweep(groups)]
+    sizes = f"{config['test_surfaces']} surfaces × {config['test_starts']} starts each"
+    return experiment_page(groups, title, "Synthetic experiment (App. D)", sections, sizes=sizes)
 
 
 def _headline(group: Group) -> Section:
@@ -120,8 +111,6 @@ def _curves(group: Group) -> Section:
     steps = np.arange(len(group.evaluations[0]["curves"]["gd"]))
     series = [
         Series.mean(name, steps, [evaluation["curves"][key] for evaluation in group.evaluations])
-        if len(group.runs) > 1
-        else Series.line(name, steps, group.evaluations[0]["curves"][key])
         for key, name in NAMES.items()
     ]
     image = curves(series, x_label="step", y_label="mean loss on held-out surfaces", size=(7.2, 4.4))
@@ -130,8 +119,7 @@ def _curves(group: Group) -> Section:
 
 
 def _pictures(run: Run) -> list[Section]:
-    known = {field.name for field in dataclasses.fields(SyntheticConfig)}
-    config = SyntheticConfig(**{name: value for name, value in run.config.items() if name in known})
+    config = config_of(SyntheticConfig, run)
     test = Test(config, load_learner(build(config), newest_checkpoint(run.path)))
     columns, matched = test.descents()
     chosen = examples(test, columns, clearest(test, columns, matched, 3))

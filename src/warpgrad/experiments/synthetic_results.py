@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from warpgrad.experiments.base import Group
+from warpgrad.experiments.comparison import by_seed
 from warpgrad.report.statistics import Difference, Estimate, mean_interval, paired_difference
 
 NAMES = {
@@ -39,20 +41,19 @@ COMPARISONS = (
     Comparison("against Adam", "adam", "warp", "θ0 = x0 for both"),
 )
 
-Scores = dict[int, dict[int, list[float]]]
 
-
-def scores(group: Group, column: str, *, matched_only: bool) -> Scores:
+def scores(group: Group, column: str, *, matched_only: bool) -> dict[int, dict[int, list[float]]]:
     """seed -> surface -> final losses of its starts; with `matched_only`, of those whose start could be matched."""
-    result: Scores = {}
-    for run, evaluation in zip(group.runs, group.evaluations, strict=True):
-        surfaces: dict[int, list[float]] = {}
+
+    def of_surfaces(evaluation: dict[str, Any]) -> dict[int, list[float]]:
+        surfaces = {}
         for place, (losses, matched) in enumerate(zip(evaluation["final"][column], evaluation["matched"], strict=True)):
             kept = [loss for loss, ok in zip(losses, matched, strict=True) if ok or not matched_only]
             if kept:
                 surfaces[place] = kept
-        result[int(run.seed)] = surfaces
-    return result
+        return surfaces
+
+    return by_seed(group, of_surfaces)
 
 
 def advantage(group: Group, comparison: Comparison) -> Difference:
@@ -71,10 +72,7 @@ def final_loss(group: Group, column: str) -> Estimate:
 
 def fraction_reached(group: Group, column: str) -> Estimate:
     """Fraction of starts that end at a minimum, over surfaces that have one."""
-    values = {
-        int(run.seed): dict(enumerate(evaluation["reached"][column]))
-        for run, evaluation in zip(group.runs, group.evaluations, strict=True)
-    }
+    values = by_seed(group, lambda evaluation: dict(enumerate(evaluation["reached"][column])))
     return mean_interval(values, name=NAMES[column])
 
 

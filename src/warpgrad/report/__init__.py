@@ -13,7 +13,7 @@ from warpgrad.report.blocks import (
     Tile,
     Tiles,
 )
-from warpgrad.report.charts import Reference, Series, curves
+from warpgrad.report.charts import Mark, Reference, Series, curves
 from warpgrad.report.figures import appearances, canvas, house_style, save
 from warpgrad.report.images import Figure, Gallery
 from warpgrad.report.intervals import Interval
@@ -38,6 +38,7 @@ __all__ = [
     "Interval",
     "Items",
     "KeyValues",
+    "Mark",
     "Note",
     "Page",
     "Paragraph",

@@ -18,6 +18,8 @@ from warpgrad.report.figures import Appearance, appearances, canvas, house_style
 from warpgrad.report.intervals import t_interval
 from warpgrad.report.statistics import SEEDS_FOR_A_CLAIM
 
+_DOTTED = (0, (2, 2))
+
 
 @dataclass(frozen=True)
 class Series:
@@ -75,6 +77,14 @@ class Reference:
     method: str | None = None
 
 
+@dataclass(frozen=True)
+class Mark:
+    """A vertical line with a label: a place on the x axis that the reader has to know."""
+
+    label: str
+    value: float
+
+
 def curves(
     series: Sequence[Series],
     *,
@@ -84,6 +94,7 @@ def curves(
     log_x: bool = False,
     log_y: bool = False,
     references: Sequence[Reference] = (),
+    marks: Sequence[Mark] = (),
     size: tuple[float, float] = (7.2, 4.0),
     path: Path | None = None,
 ) -> bytes:
@@ -102,10 +113,13 @@ def curves(
         figure = canvas(size[0], size[1] + 0.2 * (rows - 1))
         axes = figure.add_subplot()
         for one in series:
-            _draw(axes, one, looks[one.name])
+            draw_series(axes, one, looks[one.name])
         for line in references:
             colour = looks[line.method].colour if line.method is not None else "#59616b"
             _draw_reference(axes, line, colour)
+        for mark in marks:
+            axes.axvline(mark.value, color="#59616b", linewidth=1.0, linestyle=_DOTTED, zorder=1.5)
+            _label(axes, mark.label, (mark.value, 0.0), ("data", "axes fraction"), (4, 4))
         if log_x:
             axes.set_xscale("log", nonpositive="clip")
         if log_y:
@@ -119,7 +133,8 @@ def curves(
         return save(figure, path)
 
 
-def _draw(axes: Axes, one: Series, look: Appearance) -> None:
+def draw_series(axes: Axes, one: Series, look: Appearance) -> None:
+    """A curve and its band, for figures that draw more than `curves` does."""
     # Few points are shown as such; a line of one would be invisible.
     marker = "o" if len(one.x) <= 12 else None
     label = _plain(one.name)
@@ -129,10 +144,16 @@ def _draw(axes: Axes, one: Series, look: Appearance) -> None:
 
 
 def _draw_reference(axes: Axes, line: Reference, colour: str) -> None:
-    axes.axhline(line.value, color=colour, linewidth=1.0, linestyle=(0, (2, 2)), zorder=1.5)
+    axes.axhline(line.value, color=colour, linewidth=1.0, linestyle=_DOTTED, zorder=1.5)
     # On the left: curves end near what they are compared with, and begin away from it.
+    _label(axes, line.label, (0.0, line.value), ("axes fraction", "data"), (4, 2))
+
+
+def _label(
+    axes: Axes, text: str, place: tuple[float, float], coordinates: tuple[str, str], apart: tuple[int, int]
+) -> None:
     axes.annotate(
-        _plain(line.label), (0.0, line.value), xycoords=("axes fraction", "data"), xytext=(4, 2),
+        _plain(text), place, xycoords=coordinates, xytext=apart,
         textcoords="offset points", ha="left", va="bottom", fontsize=8, color="#3d454e",
         path_effects=[withStroke(linewidth=2.5, foreground="white")],
     )  # fmt: skip

@@ -1,0 +1,203 @@
+"""Pages of experiments: what all have around their own sections, and the page that compares methods row by row."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from warpgrad.experiments.base import C, Group
+from warpgrad.experiments.comparison import difference, estimate
+from warpgrad.report import (
+    Block,
+    Column,
+    Figure,
+    Gallery,
+    Mark,
+    Note,
+    Page,
+    Paragraph,
+    Run,
+    Section,
+    Series,
+    Table,
+    Tile,
+    Tiles,
+    Value,
+    configuration,
+    curves,
+    metric_figures,
+    repetition,
+)
+from warpgrad.report.formatting import count
+from warpgrad.report.tables import Best, Cell
+
+
+def config_of(kind: type[C], run: Run) -> C:
+    """The settings of a run as the experiment's own."""
+    known = {field.name for field in dataclasses.fields(kind)}
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in run.config.items() if name in known
+    }
+    return kind(**values)
+
+
+def experiment_page(
+    groups: Sequence[Group],
+    title: str,
+    about: str,
+    sections: Sequence[Section],
+    *,
+    sizes: str = "",
+    training: str = "",
+) -> Page:
+    """A page of some runs: under what conditions, the experiment's sections, how training went, how to repeat it.
+
+    Args:
+        groups: The runs.
+        title: Of the page.
+        about: The experiment, as the line below the title begins.
+        sections: What is the experiment's own.
+        sizes: How that line ends: how much was run, as far as a reader has to know.
+        training: What the reader has to know about the curves of meta-training.
+    """
+    runs = [run for group in groups for run in group.runs]
+    presets = " and ".join(dict.fromkeys(run.preset for run in runs))
+    line = [about, f"preset {presets}", count(len({run.seed for run in runs}), "meta-seed"), sizes]
+    page = Page(title, f"{', '.join(filter(None, line))}.").add(*sections)
+    figures = metric_figures(runs)
+    if figures:
+        words = [Paragraph(training)] if training else []
+        page.add(Section("Meta-training", [*words, Gallery(figures)]))
+    return page.add(Section("Configuration", configuration(runs)), Section("Reproduce", repetition(runs)))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A column of the comparison: one value for every held-out task."""
+
+    name: str
+    """In the evaluation: held-out task -> value."""
+    title: str
+    unit: str = "%"
+    best: Best | None = "highest"
+    digits: int = 1
+    compared: bool = False
+    """Whether a column of paired differences to the first row follows, and a sentence about each."""
+    when: str = ""
+    """How such a sentence begins."""
+
+
+def comparison_page(
+    groups: Sequence[Group],
+    title: str,
+    about: str,
+    *,
+    held_out: str,
+    measures: Sequence[Measure],
+    caption: str,
+    notes: Sequence[str],
+    published: str = "paper {:g}",
+    warning: str = "",
+    plain: Sequence[tuple[Column, Callable[[Group], Cell]]] = (),
+    marks: Sequence[Mark] = (),
+    beyond: str = "",
+    sections: Sequence[Section] = (),
+    training: str = "",
+) -> Page:
+    """Methods side by side: the headline, all rows, learning curves, and the experiment's own sections.
+
+    Args:
+        groups: The rows, named apart; the first is what the others are compared with.
+        title: Of the page.
+        about: The experiment and its data.
+        held_out: What the methods were tested on, e.g. `held-out episodes`.
+        measures: The columns of the table; the first is the headline.
+        caption: Of the table.
+        notes: Below the table.
+        published: How the figure of the paper is given.
+        warning: Below the headline.
+        plain: Further columns, without intervals.
+        marks: Steps that the learning curves mark.
+        beyond: The end of the caption of the learning curves.
+        sections: What follows the learning curves.
+        training: What the reader has to know about the curves of meta-training.
+    """
+    own = [
+        _headline(groups, held_out, measures, published, warning),
+        _table(groups, measures, plain, caption, notes),
+        _learning_curves(groups, held_out, marks, beyond),
+        *sections,
+    ]
+    return experiment_page(groups, title, about, own, training=training)
+
+
+def _headline(
+    groups: Sequence[Group], held_out: str, measures: Sequence[Measure], published: str, warning: str
+) -> Section:
+    first, best = groups[0], measures[0]
+    tiles = [
+        Tile(
+            group.label,
+            estimate(group, best.name).cell(best.digits),
+            "per cent after adaptation" if group.paper is None else published.format(group.paper),
+        )
+        for group in groups[:4]
+    ]
+    blocks: list[Block] = [Tiles(tiles), *([Note(warning, "warning")] if warning else [])]
+    for measure in measures:
+        for other in groups[1:] if measure.compared else ():
+            found = difference(first, other, measure.name)
+            if found is not None:
+                sentence = found.sentence(unit="points of accuracy", digits=measure.digits)
+                blocks.append(Paragraph(f"{measure.when}{sentence}"))
+    return Section(f"Accuracy on {held_out}", blocks)
+
+
+def _table(
+    groups: Sequence[Group],
+    measures: Sequence[Measure],
+    plain: Sequence[tuple[Column, Callable[[Group], Cell]]],
+    caption: str,
+    notes: Sequence[str],
+) -> Section:
+    first = groups[0]
+    columns: list[Column | str] = ["Method"]
+    for measure in measures:
+        columns.append(Column(measure.title, measure.unit, best=measure.best))
+        if measure.compared:
+            columns.append(Column(f"minus {first.label}", "points"))
+    rows: list[list[Cell]] = []
+    for group in groups:
+        row: list[Cell] = [group.label]
+        for measure in measures:
+            paper = group.paper if measure is measures[0] else None
+            row.append(Value.of(estimate(group, measure.name), paper=paper, digits=measure.digits))
+            if measure.compared:
+                against = None if group is first else difference(group, first, measure.name)
+                row.append(None if against is None else Value.of(against, digits=measure.digits))
+        rows.append([*row, *(cell(group) for _, cell in plain)])
+    table = Table([*columns, *(column for column, _ in plain)], rows, caption)
+    return Section("All rows", [table, *map(Note, notes)])
+
+
+def _learning_curves(groups: Sequence[Group], held_out: str, marks: Sequence[Mark], beyond: str) -> Section:
+    series = [
+        Series.mean(group.label, group.evaluations[0]["tested_at"], [_mean_curve(item) for item in group.evaluations])
+        for group in groups
+    ]
+    image = curves(
+        series, x_label="step of adaptation", y_label=f"accuracy on {held_out}, %", marks=marks, size=(7.2, 4.4)
+    )
+    caption = f"Mean over {held_out}; bands are 95 % intervals over meta-seeds, where there are four or more.{beyond}"
+    alt = ", ".join(["Accuracy against adaptation steps for every row", *(f"a line at {mark.label}" for mark in marks)])
+    return Section("Learning curves", [Figure(image, f"{alt}.", caption)])
+
+
+def _mean_curve(evaluation: dict[str, Any]) -> list[float]:
+    """The curve of a run: kept as the mean, or for every held-out task."""
+    mean: list[float] = evaluation.get("curve") or np.mean(list(evaluation["curves"].values()), axis=0).tolist()
+    return mean
