@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
 import torch
 
 from warpgrad import bench_commands
-from warpgrad.bench import memory, peers, replay
-from warpgrad.bench.benchmark import run
+from warpgrad.bench import growth, memory, peers, ranks, replay, teams
+from warpgrad.bench.benchmark import ROWS, run
+from warpgrad.bench.drawing import Line, panels_of, short
+from warpgrad.bench.estimates import CONFIGURATIONS, Cost, Prediction, configuration
 from warpgrad.bench.figures import figure
 from warpgrad.bench.library import NOISE, check, difference
+from warpgrad.bench.member import Job, prepared
 from warpgrad.bench.steps import QUANTITIES, ways_of
-from warpgrad.bench.tables import BEGIN, END, markdown, tables, write_page
+from warpgrad.bench.tables import BEGIN, END, FIGURE, markdown, tables, write_page
 from warpgrad.bench.timing import Spread, Timings, interleaved
 from warpgrad.bench.workloads import WORKLOADS, mlp, surfaces
 from warpgrad.errors import WarpgradError
+from warpgrad.method import Method
+from warpgrad.ranks import Ranks
 
 
 def test_ways_take_turns_and_the_first_turn_is_not_counted():
@@ -148,6 +154,130 @@ def test_tables_name_absent_peers_memory_and_replay():
     assert held.title.endswith("missed")
     assert held.rows[1] == ("online", "640", "1", "6.3")
     assert "1,600 bytes" in kept.title
+
+
+def test_throughputs_are_those_of_all_processes_of_a_team():
+    """Two processes of 2 s and 6 s do a meta-step each in the time of 1.5 s per meta-step; ranks do one in 2 s."""
+    assert ranks.together([2.0, 6.0]) == pytest.approx(1.5)
+    one = ranks.throughput("what", 10, [(2.0, 1.5), (1.0, 0.93), (1.0, 0.99)])
+    assert (one.ratio.low, one.ratio.median, one.ratio.high) == pytest.approx((0.75, 0.93, 0.99))
+    assert one.ranks.median == pytest.approx(100.0)  # 1 s over 10 points, in ms
+    assert one.met
+    assert not ranks.throughput("what", 10, [(1.0, 0.92)]).met
+
+
+def test_jobs_are_real_measurements_at_full_size():
+    adaptation, *meta = ranks.jobs(False).values()
+    assert adaptation.samples == 0
+    assert {job.samples for job in meta} >= {2}
+    assert all(job.tasks // 2 >= 3 and job.tasks % 2 == 0 and not job.quick for job in (adaptation, *meta))
+
+
+def test_a_job_moves_what_it_is_to_train():
+    """Adaptation trains θ0 alone, by Leap; Algorithm 2 the warp too, η points at a time on all ranks."""
+    changed = {}
+    for samples in (0, 2):
+        meta_step = prepared(Job(2, 2, samples, quick=True), Ranks())
+        method = next(cell.cell_contents for cell in meta_step.__closure__ if isinstance(cell.cell_contents, Method))
+        before = {name: value.detach().clone() for name, value in method.learner.phi.items()}
+        meta_step()
+        changed[samples] = not all(torch.equal(before[name], value) for name, value in method.learner.phi.items())
+    assert changed == {0: False, 2: True}
+
+
+def test_two_ranks_and_two_processes_take_turns():
+    """The whole row, small; ranks are under torchrun, and the processes beside them are no ranks."""
+    record = run(("ranks",), repetitions=1, quick=True)
+    assert [one["what"] for one in record["ranks"]] == ["adaptation", "Algorithm 2, η = 2"]
+    for one in record["ranks"]:
+        ratio = one["milliseconds_against"]["median"] / one["milliseconds"]["median"]
+        assert one["ratio"]["median"] == pytest.approx(ratio)
+        assert one["at_least"] == 0.93
+        assert one["met"] == (ratio >= 0.93)
+    (table,) = tables(record)
+    assert [row[-1] for row in table.rows] == [{True: "met", False: "missed"}[one["met"]] for one in record["ranks"]]
+
+
+def test_a_team_that_cannot_start_says_why(monkeypatch):
+    monkeypatch.setattr(teams.sys, "executable", "/bin/false")
+    with pytest.raises(WarpgradError, match="a process of a team has not started: it left no message"), teams.teams():
+        pass
+
+
+class FakeTeam:
+    """Its processes take as long as told."""
+
+    def __init__(self, *seconds):
+        self.given = seconds
+
+    def seconds(self, job):
+        return [each * job.points for each in self.given]
+
+
+@contextmanager
+def fake_teams(ranks, alone):
+    assert (ranks, alone) == (2, 1)
+    yield FakeTeam(1.0, 3.0), FakeTeam(6.0)
+
+
+def test_growth_has_a_curve_for_everything_and_becomes_a_figure(tmp_path, monkeypatch):
+    monkeypatch.setattr(growth, "teams", fake_teams)
+    record = run(("growth",), repetitions=1, quick=True)
+    curves = {(one["axis"], one["name"]): one for one in record["growth"]}
+    assert {axis for axis, _ in curves} == {"K", "tasks", "η", "parameters", "ranks"}
+    assert curves["K", "MAML"]["places"] == curves["tasks", "conv"]["places"] == [1, 2]
+    # Two ranks take as long as the slower of them.
+    assert curves["ranks", "adaptation"]["milliseconds"][1]["median"] == pytest.approx(3.0 * 4 * 1e3)
+    assert curves["ranks", "adaptation"]["exponent"] == pytest.approx(-1.0)
+    learner = WORKLOADS["conv"](True).make()  # 8 filters, the first size
+    own = sum(value.numel() for value in (*learner.theta0.values(), *learner.phi.values()))
+    assert curves["parameters", "exact"]["places"][0] == own
+    page = tmp_path / "page.md"
+    page.write_text(f"{BEGIN}\n{END}\n")
+    write_page(page, record)
+    assert f"]({FIGURE})" in page.read_text()
+    assert (tmp_path / FIGURE).read_bytes().startswith(b"\x89PNG")
+    peaks = [{"method": "online", "steps": k, "bytes": 10**6 * k, "theta_bytes": 100} for k in (10, 640)]
+    *times, held = panels_of({**record, "memory": {"peaks": peaks}})
+    assert [panel.x_label for panel in times] == [panel.x_label for panel in panels_of(record)]
+    assert [len(panel.lines) for panel in times] == [3, 2, 2, 3, 2]
+    assert held.lines == (Line("online", [10, 640], [10.0, 640.0]),)
+
+
+def test_ticks_are_short():
+    assert [short(value) for value in (0.05, 32, 12_500, 2_000_000)] == ["0.05", "32", "12.5k", "2M"]
+
+
+def test_predictions_are_met_within_a_quarter():
+    one = Prediction("run", Cost(12.5, 100, 0), Cost(10.0, 140, 0)).record()
+    assert one["met"] == {"seconds": True, "peak_bytes": False, "buffer_bytes": None}
+    assert one["ratios"] == {"seconds": 1.25, "peak_bytes": pytest.approx(100 / 140), "buffer_bytes": None}
+    assert Prediction("run", Cost(1, 1, 5), Cost(1, 1, 0)).record()["met"]["buffer_bytes"] is False
+    (table,) = tables({**run((), repetitions=1, quick=True), "estimate": [one]})
+    assert table.rows == (
+        ("run", "time", "12 s", "10 s", "1.25", "within 25%", "met"),
+        ("run", "peak memory", "100 bytes", "140 bytes", "0.71", "within 25%", "missed"),
+    )
+
+
+def test_an_estimate_is_held_against_its_run():
+    (one,) = run(("estimate",), repetitions=1, quick=True)["estimate"]
+    assert one["met"]["peak_bytes"], one
+    assert one["predicted"]["buffer_bytes"] == one["real"]["buffer_bytes"] == 0
+    assert 0 < one["ratios"]["seconds"] < 100
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_configurations_that_are_predicted_are_whole(name):
+    experiment, config = configuration(name, False)
+    assert config.method in experiment.methods
+
+
+def test_help_names_all_rows(capsys):
+    with pytest.raises(SystemExit):
+        bench_commands.bench(["--help"])
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert f"Which rows: {', '.join(ROWS)}; all if none is named." in said
 
 
 def test_a_page_keeps_all_but_what_stands_between_the_marks(tmp_path):

@@ -13,13 +13,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import distributed_job
 import warpgrad as wg
 from problems import relative_error
+from warpgrad import commands
+from warpgrad.cli import LAUNCHERS, main
 from warpgrad.engine import checkpoint
-from warpgrad.engine.distributed import TIMEOUT, joined
-from warpgrad.ranks import Ranks
+from warpgrad.engine.distributed import TIMEOUT, joined, shared
+from warpgrad.experiments.reproduction import started
+from warpgrad.ranks import Ranks, balanced
 
 JOB = Path(__file__).with_name("distributed_job.py")
 TINY = ["--meta-steps", "3", "--steps", "3", "--starts", "3", "--test-surfaces", "3", "--test-starts", "2"]
@@ -105,6 +110,19 @@ def test_shares_cover_all_work_once():
             assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
+@given(st.lists(st.integers(0, 3), max_size=12))
+def test_points_are_shared_equally_and_few_change_hands(owners):
+    size = 4
+    found = balanced(owners, size)
+    loads = [found.count(rank) for rank in range(size)]
+    assert max(loads) - min(loads) <= 1
+    most = -(-len(owners) // size)
+    # Whatever lies above the largest load that is allowed has to move, and so does what fills ranks up to the smallest.
+    above = sum(max(owners.count(rank) - most, 0) for rank in range(size))
+    below = sum(max(len(owners) // size - owners.count(rank), 0) for rank in range(size))
+    assert sum(old != new for old, new in zip(owners, found, strict=True)) == max(above, below)
+
+
 def test_one_process_is_alone():
     ranks = joined(torch.device("cpu"))
     assert type(ranks) is Ranks
@@ -116,6 +134,50 @@ def test_a_timeout_that_is_none_is_refused(monkeypatch):
         monkeypatch.setenv(TIMEOUT, value)
         with pytest.raises(wg.WarpgradError, match=f"{TIMEOUT}={value}: give the seconds"):
             joined(torch.device("cpu"))
+    # The option goes before the variable.
+    joined(torch.device("cpu"), timeout=5.0)
+    with pytest.raises(wg.WarpgradError, match=r"timeout=-1.0: give the seconds"):
+        joined(torch.device("cpu"), timeout=-1.0)
+
+
+def test_the_command_line_hands_its_timeout_to_the_ranks(monkeypatch, tmp_path):
+    given = []
+    monkeypatch.setattr(commands, "joined", lambda device, *, timeout: given.append(timeout))
+    monkeypatch.setattr(commands.runner, "execute", lambda *_: {"steps": 1, "metrics": {"score": 1.0}})
+    for words in (["--timeout", "7.5"], []):
+        commands.run(["synthetic", "--out", str(tmp_path), *words])
+    assert given == [7.5, None]
+
+
+def as_a_rank(monkeypatch, rank: int, **more: str) -> None:
+    names = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "WORLD_SIZE": "2", "RANK": str(rank), **more}
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("command", LAUNCHERS)
+def test_commands_that_start_processes_refuse_torchrun_in_one_sentence(monkeypatch, capsys, command):
+    for rank, sentence in [
+        (0, f"warpgrad: 'warpgrad {command}' starts processes of its own: give the command without torchrun.\n"),
+        (1, ""),
+    ]:
+        as_a_rank(monkeypatch, rank)
+        with pytest.raises(SystemExit) as stopped:
+            main([command, "synthetic"])
+        assert stopped.value.code == 2
+        assert capsys.readouterr().err == sentence
+
+
+def test_workers_of_reproduce_are_no_ranks(monkeypatch):
+    """All that torchrun sets is gone from their environment, and nothing else."""
+    torchrun_names = ("LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
+                      "ROLE_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID")  # fmt: skip
+    as_a_rank(monkeypatch, 1, KEPT="yes", RANKS="yes", **dict.fromkeys(torchrun_names, "1"))
+    assert shared()
+    script = "import json, os, sys; print(json.dumps(dict(os.environ)), file=sys.stderr)"
+    found = json.loads(started([sys.executable, "-c", script]).communicate()[1])
+    assert not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", *torchrun_names} & set(found)
+    assert (found["KEPT"], found["RANKS"], found["OMP_NUM_THREADS"]) == ("yes", "yes", "1")
 
 
 @pytest.fixture(scope="module")

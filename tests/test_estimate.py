@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -14,9 +15,23 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import warpgrad as wg
+from warpgrad import recording
 from warpgrad.bench.flops import Flops
 from warpgrad.errors import WarpgradError
-from warpgrad.estimate import Estimate, _watched, duration, estimate, estimate_lines, fields_of, line, size
+from warpgrad.estimate import (
+    FEWEST,
+    MOST,
+    Estimate,
+    _repeats,
+    buffers_watched,
+    duration,
+    estimate,
+    estimate_lines,
+    fields_of,
+    line,
+    recording_at_once,
+    size,
+)
 from warpgrad.experiments import EXPERIMENTS
 from warpgrad.experiments.base import Config, Execution, Experiment
 from warpgrad.experiments.continual import untrained
@@ -49,7 +64,7 @@ class Toy(Experiment[ToyConfig]):
         records = wg.meta_train(
             learner,
             wg.TaskList(tasks),
-            algorithm=wg.Offline(steps=config.steps, tasks=config.meta_batch, samples=config.samples),
+            algorithm=wg.Offline(steps=config.steps, tasks=config.meta_batch, samples=config.samples, engine="loop"),
             rule=wg.SGD(0.01, momentum=0.9),
             objective=wg.Exact(),
             optimiser=partial(torch.optim.SGD, lr=0.01),
@@ -70,7 +85,7 @@ class Toy(Experiment[ToyConfig]):
 def test_the_replay_buffer_is_estimated_to_the_byte(tmp_path):
     config = ToyConfig()
     found = estimate(Toy(), config, budget=0.0)  # nothing can be paid: two tasks, K = 2, and the rest is extrapolated
-    with _watched() as buffers:
+    with buffers_watched() as buffers:
         Toy().train(dataclasses.replace(config, meta_steps=1), Execution(tmp_path / "real"))
     ((entries, entry_bytes, _),) = buffers
     assert entries == config.steps * config.meta_batch
@@ -105,6 +120,37 @@ def test_totals_are_meta_steps_times_their_time_and_validations():
     assert found.seconds >= 50 * found.seconds_per_meta_step > 0
     assert found.serial
     assert not estimate(Toy(), ToyConfig(samples=None), budget=0.0).serial
+
+
+def test_short_meta_steps_are_timed_more_often_than_dear_ones():
+    assert [_repeats(60.0, seconds) for seconds in (0.01, 1.0, 4.0, 100.0)] == [MOST, 20, 5, FEWEST]
+    assert _repeats(0.0, 0.01) == FEWEST
+
+
+def test_the_first_meta_step_is_paid_once_and_not_taken_for_the_others(tmp_path):
+    """A run whose first meta-step takes half a second more, and whose validations take a tenth."""
+
+    class Slow(Toy):
+        def train(self, config: ToyConfig, execution: Execution) -> int:
+            done = super().train(config, execution)
+            path = execution.directory / "metrics.jsonl"
+            records = [json.loads(each) for each in path.read_text().splitlines()]
+            for place, record in enumerate(records):
+                validated = (place + 1) % config.validate_every == 0
+                record["seconds"] = 0.01 * config.steps + 0.5 * (place == 0) + 0.1 * validated
+            path.write_text("".join(json.dumps(record) + "\n" for record in records))
+            return done
+
+    found = estimate(Slow(), ToyConfig(meta_batch=2), budget=1.0)
+    assert found.seconds_per_meta_step == pytest.approx(0.07)
+    assert found.seconds == pytest.approx(0.5 + 50 * 0.07 + 5 * 0.1)
+
+
+def test_samples_record_at_once_and_leave_patience_as_it_was():
+    patience = recording.PATIENCE
+    with recording_at_once():
+        assert recording.PATIENCE == 0
+    assert recording.PATIENCE == patience > 0
 
 
 def test_nothing_is_left_behind(tmp_path, monkeypatch):

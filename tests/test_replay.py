@@ -48,6 +48,30 @@ def test_a_stored_point_does_not_change_with_its_source():
     assert torch.equal(buffer[0].point.theta["w"], point(0).theta["w"])
 
 
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_memory_formats_come_back_too(tmp_path, on_disk):
+    """θ that lost its format would be laid out anew at every use; what has gaps is stored without them."""
+    last = torch.randn(4, 3, 2, 2).contiguous(memory_format=torch.channels_last)
+    theta = {
+        "last": last,
+        "turned": torch.randn(3, 5).T,
+        "gaps": torch.randn(6, 4)[:, ::2],
+        "one": torch.ones(()).expand(3),
+    }
+    buffer = ReplayBuffer(2, ReplayBudget(memory=0 if on_disk else 1 << 20, directory=tmp_path))
+    # Formats are those of the first entry; values never depend on them.
+    for k, given in enumerate((theta, {name: value.contiguous() for name, value in theta.items()})):
+        buffer.append(0, wg.Point(k, given, {}, {}))
+    for place in range(2):
+        kept = buffer[place].point.theta
+        assert all(torch.equal(kept[name], value) for name, value in theta.items())
+        assert kept["last"].stride() == last.stride()
+        assert kept["turned"].stride() == theta["turned"].stride()
+        assert kept["gaps"].is_contiguous()
+        assert kept["one"].is_contiguous()
+    buffer.close()
+
+
 def test_too_many_bytes_are_refused_before_anything_is_written(tmp_path):
     buffer = ReplayBuffer(1000, ReplayBudget(memory=10, disk=100, directory=tmp_path))
     with pytest.raises(wg.WarpgradError, match=r"needs .* bytes for 1000 points.*raise ReplayBudget"):

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from warpgrad.adaptation import Adaptation
 from warpgrad.learner import Learner
@@ -120,6 +121,55 @@ def test_constants_get_a_gradient_but_no_second_one():
     # The gradient for the image is linear in W, and the loss in the output: nothing else depends on W.
     assert torch.autograd.grad(found([weight])[0].sum(), [weight], allow_unused=True) == (None,)
     assert torch.autograd.grad(found([])[0].sum(), [weight])[0].abs().sum() > 0
+
+
+class Kernels(TorchDispatchMode):
+    """Counts what backward passes of convolutions compute: (image, weight, bias) of each."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.convolution_backward.default:
+            self.seen.append(tuple(args[-1]))
+        return func(*args, **(kwargs or {}))
+
+
+def test_only_gradients_that_were_asked_for_are_computed():
+    """As with PyTorch's own operations: the inner gradient is none for φ, and the meta-gradient none for θ."""
+    torch.manual_seed(0)
+    theta, phi = (torch.randn(3, 3, 3, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    image = torch.randn(2, 3, 9, 9, dtype=torch.float64)
+    found = {}
+    for kernels in (SecondOrderKernels([theta]), nullcontext()):
+        with kernels:
+            loss = F.conv2d(F.conv2d(image, phi), theta).sin().sum()
+        with Kernels() as inner:
+            (slope,) = torch.autograd.grad(loss, [theta], create_graph=True)
+        with Kernels() as meta:
+            (gradient,) = torch.autograd.grad(slope.square().sum(), [phi])
+        found[type(kernels)] = (gradient, inner.seen, meta.seen)
+    (ours, inner, meta), (theirs, expected, _) = found.values()
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    # θ's layer alone is passed: φ's lies before it.
+    assert inner == expected == [(False, True, False)]
+    # The image that φ's layer made acts on the slope by itself (vW) and through the loss; then φ's own weights.
+    assert meta == [(True, False, False), (True, False, False), (False, True, False)]
+
+
+def test_gradients_can_be_accumulated_too():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2)).double()
+    image = torch.randn(2, 3, 5, 5, dtype=torch.float64)
+    found = []
+    for kernels in (SecondOrderKernels(), nullcontext()):
+        module.zero_grad()
+        with kernels:
+            loss = module(image).pow(3).sum()
+        loss.backward()
+        found.append([parameter.grad for parameter in module.parameters()])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-12)
 
 
 class WithoutKernels(Learner):

@@ -18,7 +18,7 @@ from warpgrad.engine.files import write_json
 @dataclass(frozen=True)
 class BenchArguments:
     rows: tuple[str, ...] = ()
-    """Which rows: conv, mlp, rnn, surfaces, maml, memory, replay; all if none is named."""
+    """Which rows: conv, mlp, rnn, surfaces, maml, ranks, growth, estimate, memory, replay; all if none is named."""
     repetitions: int = 7
     """How often everything is timed; ways take turns within each repetition."""
     quick: bool = False
@@ -26,7 +26,7 @@ class BenchArguments:
     out: Path | None = None
     """Also write all figures into this JSON file."""
     page: Path | None = None
-    """Also put the tables between the marks of this page."""
+    """Also put the tables between the marks of this page, and the figure of growth beside it."""
 
 
 def bench(words: list[str]) -> None:
@@ -51,7 +51,7 @@ def bench(words: list[str]) -> None:
     for columns in tables(record):
         table = Table(title=columns.title)
         for name in columns.header:
-            table.add_column(name, justify="right" if name in ("ms", "K", "MB") else "left")
+            table.add_column(name, justify="right" if name in ("ms", "K", "MB", "p", "ranks", "processes") else "left")
         for row in columns.rows:
             table.add_row(*map(Text, row))
         console.print(table)

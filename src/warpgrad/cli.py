@@ -21,6 +21,8 @@ from warpgrad.version import __version__
 
 T = TypeVar("T")
 
+LAUNCHERS = ("reproduce", "sweep", "bench", "demo")
+"""Commands that start processes of their own."""
 USAGE = """\
 warpgrad {version}: Warped Gradient Descent
 
@@ -61,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _dispatch(words: list[str]) -> int:
     from warpgrad import bench_commands, commands, data_commands, sweep_commands
+    from warpgrad.engine import distributed
 
     table: dict[str, Callable[[list[str]], None]] = {
         "list": commands.list_experiments,
@@ -81,6 +84,10 @@ def _dispatch(words: list[str]) -> int:
         return 0
     if words[0] not in table:
         raise WarpgradError(f"there is no command '{words[0]}'; 'warpgrad --help' lists them.")
+    if words[0] in LAUNCHERS and distributed.shared():
+        if os.environ["RANK"] != "0":  # rank 0 says it for all
+            return 2
+        raise WarpgradError(f"'warpgrad {words[0]}' starts processes of its own: give the command without torchrun.")
     table[words[0]](words[1:])
     return 0
 

@@ -12,6 +12,7 @@ import torch
 import tyro
 
 from warpgrad.cli import parse
+from warpgrad.engine.distributed import joined
 from warpgrad.engine.files import read_json, write_json
 from warpgrad.errors import WarpgradError
 from warpgrad.estimate import estimate_lines
@@ -40,6 +41,9 @@ class RunOptions:
     """Delete an earlier run there and start over."""
     threads: int = 1
     """Threads of this process."""
+    timeout: float | None = None
+    """Under torchrun: seconds that a process waits for the others in an exchange; WARPGRAD_TIMEOUT, or 1800, if not
+    given."""
     tensorboard: bool = False
     """Also write TensorBoard events."""
     quiet: bool = False
@@ -83,6 +87,7 @@ def run(words: list[str]) -> None:
         raise WarpgradError(
             "--flops and --ranks only predict; give --estimate too, or start several processes with torchrun."
         )
+    joined(runner.check_device(config.device), timeout=options.timeout)
     directory = options.out or runner.default_directory(experiment, config)
     execution = Execution(directory, options.fresh, options.tensorboard, not options.quiet)
     summary = runner.execute(experiment, config, execution)

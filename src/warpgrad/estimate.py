@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import statistics
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,12 +21,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from warpgrad import recording
 from warpgrad.bench.flops import Flops
 from warpgrad.bench.memory import peak_bytes
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import C, Config, Execution, Experiment
 from warpgrad.replay import ReplayBuffer
 
+FEWEST, MOST = 3, 30
+"""Meta-steps of a sample."""
 GROWTH = 0.05
 """Memory that grows by less than this between the two values of K is taken not to grow with K."""
 
@@ -73,6 +77,8 @@ class Sample:
     steps: int
     seconds: float
     """Of one meta-step."""
+    start: float
+    """Seconds more that the first meta-step took: kernels are loaded, and steps of stacked tasks recorded."""
     validation: float
     """Seconds of one validation; 0 where there is none."""
     entries: int
@@ -139,14 +145,18 @@ def estimate(experiment: Experiment[C], config: C, *, budget: float = 60.0) -> E
     tasks = getattr(config, fields.tasks) if fields.tasks else 1
     few = min(tasks, 2)
     counted = [_flops(experiment, config, fields, k, few) for k in range(1, min(steps, 2) + 1)]
-    first = _sample(experiment, config, fields, 1, few)
+    first = _sample(experiment, config, fields, 1, few, FEWEST)
     if first is None:
         raise WarpgradError(f"{experiment.name} with method {config.method} meta-trains nothing: no time is spent.")
     # A stack of tasks costs less than its tasks one by one: all of them are taken where two short samples can be paid.
     dear = first.seconds / few
     taken = tasks if dear * tasks * 3 * 2 <= budget / 2 else few
     most = min(steps, max(2, int(budget / (6 * dear * taken))))
-    samples = [_sample(experiment, config, fields, k, taken) for k in sorted({max(1, most // 3), most})]
+    with recording_at_once():
+        samples = [
+            _sample(experiment, config, fields, k, taken, _repeats(budget, dear * taken * k))
+            for k in sorted({max(1, most // 3), most})
+        ]
     found = [sample for sample in samples if sample is not None]
     return _extrapolated(config, fields, steps, tasks, taken / tasks, found, _flops_at(counted, steps) * tasks / few)
 
@@ -182,7 +192,7 @@ def _extrapolated(
         meta_steps=config.meta_steps,
         tasks=tasks,
         seconds_per_meta_step=per_step,
-        seconds=config.meta_steps * per_step + validations * at("validation") * longer,
+        seconds=last.start + config.meta_steps * per_step + validations * at("validation") * longer,
         peak_bytes=round(peak) + (0 if on_disk else total),
         buffer_entries=entries,
         buffer_bytes=total,
@@ -201,19 +211,27 @@ def line(xs: list[int], ys: list[float] | list[int], x: float) -> float:
     return ys[-1] * x / xs[-1] if start < 0 else start + slope * x
 
 
-def _sample(experiment: Experiment[C], config: C, fields: Fields, steps: int, tasks: int) -> Sample | None:
-    """Three meta-steps: one warms up, one is timed, and one more with a validation after it."""
-    changed = _changed(config, fields, steps, tasks, 3, validated=True)
-    with _scratch() as directory, _watched() as buffers:
+def _repeats(budget: float, seconds: float) -> int:
+    """Meta-steps of a sample, where one takes about so long: few where they are dear, many where they are short."""
+    return max(FEWEST, min(MOST, int(budget / (3 * seconds))))
+
+
+def _sample(
+    experiment: Experiment[C], config: C, fields: Fields, steps: int, tasks: int, meta_steps: int
+) -> Sample | None:
+    """The first meta-step warms up, the last has a validation after it; those between are timed."""
+    changed = _changed(config, fields, steps, tasks, meta_steps, validated=True)
+    with _scratch() as directory, buffers_watched() as buffers:
         experiment.train(changed, Execution(directory, progress=False))
         records = [json.loads(each) for each in (directory / "metrics.jsonl").read_text().splitlines()]
     if not records:
         return None
-    seconds = [record["seconds"] for record in records]
+    first, *timed, last = (record["seconds"] for record in records)
+    typical = statistics.fmean(timed)
     # What a validation adds is a difference of two measurements, and cannot be less than nothing.
-    added = max(seconds[-1] - seconds[1], 0.0) if hasattr(config, "validate_every") else 0.0
+    added = max(last - typical, 0.0) if hasattr(config, "validate_every") else 0.0
     buffer = buffers[-1] if buffers else (0, 0, 0)
-    return Sample(steps, seconds[1] if added else min(seconds[1:]), added, *buffer, peak_bytes())
+    return Sample(steps, typical, max(first - typical, 0.0), added, *buffer, peak_bytes())
 
 
 def _flops(experiment: Experiment[C], config: C, fields: Fields, steps: int, tasks: int) -> float:
@@ -259,7 +277,7 @@ def _scratch() -> Iterator[Path]:
 
 
 @contextmanager
-def _watched() -> Iterator[list[tuple[int, int, int]]]:
+def buffers_watched() -> Iterator[list[tuple[int, int, int]]]:
     """(entries, bytes per entry, memory budget) of every replay buffer that is closed inside the block."""
     seen: list[tuple[int, int, int]] = []
     close = ReplayBuffer.close
@@ -274,6 +292,17 @@ def _watched() -> Iterator[list[tuple[int, int, int]]]:
         yield seen
     finally:
         ReplayBuffer.close = close  # type: ignore[method-assign]
+
+
+@contextmanager
+def recording_at_once() -> Iterator[None]:
+    """Steps of stacked tasks are recorded at the first one, and not after so many as a long run can spare."""
+    patience = recording.PATIENCE
+    recording.PATIENCE = 0
+    try:
+        yield
+    finally:
+        recording.PATIENCE = patience
 
 
 def duration(seconds: float) -> str:

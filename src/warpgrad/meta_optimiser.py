@@ -90,6 +90,9 @@ class MetaOptimiser:
 
 def check_finite(group: str, gradient: Mapping[str, Tensor]) -> None:
     """Stop at the first meta-gradient that is not finite, by the name of its parameter."""
+    if torch.nn.utils.get_total_norm(list(gradient.values())).isfinite():
+        return
+    # A norm may also overflow where all entries are finite.
     for name, value in gradient.items():
         if not torch.isfinite(value).all():
             raise NonFiniteError(

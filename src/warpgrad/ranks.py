@@ -30,11 +30,15 @@ class Ranks:
         """Whether this is rank 0, which writes files, validates and speaks for all."""
         return self.index == 0
 
-    def share(self, count: int) -> slice:
-        """The part of `count` tasks that is this rank's; shares are contiguous, and the first ranks have one more."""
+    def share(self, count: int, rank: int | None = None) -> slice:
+        """The part of `count` tasks that is a rank's, this one's if None.
+
+        Shares are contiguous, and the first ranks have one more.
+        """
+        place = self.index if rank is None else rank
         each, more = divmod(count, self.size)
-        begin = self.index * each + min(self.index, more)
-        return slice(begin, begin + each + (self.index < more))
+        begin = place * each + min(place, more)
+        return slice(begin, begin + each + (place < more))
 
     def total(self, numbers: Sequence[float]) -> list[float]:
         """A few numbers, summed over ranks. Where a rank has failed, all raise its error here."""
@@ -43,6 +47,13 @@ class Ranks:
     def add_up(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Tensors, summed over ranks as one flat tensor."""
         return list(tensors)
+
+    def hand_over(self, parcels: Sequence[tuple[int, int, Tensor]]) -> None:
+        """(sender, receiver, bytes): the sender's bytes are written into the receiver's tensor.
+
+        All ranks name the same parcels in the same order; a rank that is neither of the two gives any tensor.
+        """
+        assert not parcels, "one process has nobody to hand anything to"
 
     def agreeing(self) -> AbstractContextManager[None]:
         """An error that a user can mend, raised inside the block by any rank, is raised by all."""
@@ -58,6 +69,21 @@ class Ranks:
 
 
 ALONE = Ranks()
+
+
+def balanced(owners: Sequence[int], size: int) -> list[int]:
+    """Which of `size` ranks evaluates each point, if `owners` hold them: equal shares, with as few moved as can be."""
+    held = [owners.count(rank) for rank in range(size)]
+    each, more = divmod(len(owners), size)
+    richest = sorted(range(size), key=lambda rank: -held[rank])[:more]
+    free = [each + (rank in richest) for rank in range(size)]
+    chosen: list[int | None] = []
+    for owner in owners:
+        keeps = free[owner] > 0
+        free[owner] -= keeps
+        chosen.append(owner if keeps else None)
+    spare = iter([rank for rank in range(size) for _ in range(free[rank])])
+    return [next(spare) if rank is None else rank for rank in chosen]
 
 
 def add_up(ranks: Ranks, sums: Sequence[tuple[Accumulator, Mapping[str, Tensor]]]) -> None:

@@ -1,13 +1,15 @@
 """The replay buffer of Algorithm 2: points (τ, k, θ, buffers, rule state), in memory or on disk.
 
 Every entry is one row of bytes in one array, allocated once. The array lies in memory while it fits the
-memory budget, else in a memory-mapped scratch file that the operating system pages in and out.
+memory budget, else in a memory-mapped scratch file that the operating system pages in and out. Tensors keep their
+memory format: a channels-last θ that came back contiguous would be laid out anew at every use.
 The buffer is scratch: it is rebuilt from keys after a resume and never part of a checkpoint.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,6 +50,7 @@ class _Slot:
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
+    strides: tuple[int, ...]
     begin: int
     end: int
 
@@ -63,7 +66,8 @@ class ReplayBuffer:
     def __post_init__(self) -> None:
         self._slots: list[_Slot] = []
         self._index: list[tuple[int, int]] = []
-        self._rows: Tensor | None = None
+        self._array: Tensor | None = None
+        self._rows: dict[torch.dtype, Tensor] = {}
         self._file: Path | None = None
 
     def __len__(self) -> int:
@@ -82,37 +86,50 @@ class ReplayBuffer:
         """Copy a point in. The first one fixes the layout of all."""
         sections = {"theta": point.theta, "buffers": point.buffers, "state": point.state}
         sections["increment"] = increment or {}
-        if self._rows is None:
+        if not self._rows:
             self._slots = _layout(sections)
-            self._rows = self._allocate()
+            self._array = self._allocate()
+            self._rows = {dtype: self._array.view(dtype) for dtype in {slot.dtype for slot in self._slots}}
         if len(self) == self.capacity:
             raise WarpgradError(f"the replay buffer is full at {self.capacity} entries.")
-        row = self._rows[len(self)]
         for slot in self._slots:
             value = sections[slot.section].get(slot.name)
-            view = row[slot.begin : slot.begin + _bytes(slot.dtype, slot.shape)].view(slot.dtype).view(slot.shape)
+            kept = _view(self._rows, len(self) * self.entry_bytes, slot)
             if value is None:
-                view.zero_()
+                kept.zero_()
             else:
-                view.copy_(value)
+                kept.copy_(value)
         assert isinstance(point.k, int), "stacked points are split before they are stored"
         self._index.append((task, point.k))
 
     def __getitem__(self, place: int) -> Entry:
         """The entry at `place`, on the device. In memory on a CPU it is a view: valid until `close`."""
-        assert self._rows is not None
-        task, k = self._index[place]
-        row = self._rows[place]
+        return self._entry(*self._index[place], self._rows, place * self.entry_bytes)
+
+    def packed(self, place: int) -> Tensor:
+        """The entry at `place` as bytes, which a buffer of equal layout can unpack."""
+        assert self._array is not None
+        return self._array[place * self.entry_bytes : (place + 1) * self.entry_bytes]
+
+    def blank(self) -> Tensor:
+        """Room for the bytes of an entry."""
+        return torch.empty(self.entry_bytes, dtype=torch.uint8)
+
+    def unpacked(self, task: int, k: int, row: Tensor) -> Entry:
+        """The entry that such bytes are, on the device; on a CPU it is a view of them."""
+        return self._entry(task, k, {dtype: row.view(dtype) for dtype in self._rows}, int(row.storage_offset()))
+
+    def _entry(self, task: int, k: int, rows: Mapping[torch.dtype, Tensor], begin: int) -> Entry:
+        """The entry whose bytes begin at `begin` in memory that `rows` views as each dtype."""
         sections: dict[str, Tensors] = {"theta": {}, "buffers": {}, "state": {}, "increment": {}}
         for slot in self._slots:
-            flat = row[slot.begin : slot.begin + _bytes(slot.dtype, slot.shape)]
-            sections[slot.section][slot.name] = flat.view(slot.dtype).view(slot.shape).to(self.device)
+            sections[slot.section][slot.name] = _view(rows, begin, slot).to(self.device)
         point = Point(k, sections["theta"], sections["buffers"], sections["state"])
         return Entry(task, point, sections["increment"])
 
     def close(self) -> None:
         """Give the memory or the scratch file back."""
-        self._rows = None
+        self._array, self._rows = None, {}
         self._index = []
         if self._file is not None:
             self._file.unlink(missing_ok=True)
@@ -121,7 +138,7 @@ class ReplayBuffer:
     def _allocate(self) -> Tensor:
         total = self.capacity * self.entry_bytes
         if total <= self.budget.memory:
-            return torch.empty(self.capacity, self.entry_bytes, dtype=torch.uint8)
+            return torch.empty(total, dtype=torch.uint8)
         if total > self.budget.disk:
             raise WarpgradError(
                 f"the replay buffer needs {total:,} bytes for {self.capacity} points, more than its budget of "
@@ -130,12 +147,12 @@ class ReplayBuffer:
             )
         with tempfile.NamedTemporaryFile(prefix="warpgrad-replay-", dir=self.budget.directory, delete=False) as scratch:
             self._file = Path(scratch.name)
-        rows = torch.from_file(str(self._file), shared=True, size=total, dtype=torch.uint8)
-        return rows.view(self.capacity, self.entry_bytes)
+        return torch.from_file(str(self._file), shared=True, size=total, dtype=torch.uint8)
 
 
-def _bytes(dtype: torch.dtype, shape: tuple[int, ...]) -> int:
-    return dtype.itemsize * torch.Size(shape).numel()
+def _view(rows: Mapping[torch.dtype, Tensor], begin: int, slot: _Slot) -> Tensor:
+    """The tensor of a slot in the row that begins at byte `begin`."""
+    return rows[slot.dtype].as_strided(slot.shape, slot.strides, (begin + slot.begin) // slot.dtype.itemsize)
 
 
 def _layout(sections: dict[str, Tensors]) -> list[_Slot]:
@@ -143,9 +160,10 @@ def _layout(sections: dict[str, Tensors]) -> list[_Slot]:
     begin = 0
     for section, tensors in sections.items():
         for name, value in tensors.items():
-            size = _bytes(value.dtype, tuple(value.shape))
             # Rows and slots start at multiples of 16 bytes, so that bytes can be viewed as any dtype.
-            end = begin + -(-size // _ALIGN) * _ALIGN
-            slots.append(_Slot(section, name, value.dtype, tuple(value.shape), begin, end))
+            end = begin + -(-value.nbytes // _ALIGN) * _ALIGN
+            # The strides of a copy: those of the value itself where it has no gaps.
+            strides = torch.empty_like(value, device="meta").stride()
+            slots.append(_Slot(section, name, value.dtype, tuple(value.shape), strides, begin, end))
             begin = end
     return slots

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import torch
@@ -14,6 +15,7 @@ from warpgrad.errors import WarpgradError
 from warpgrad.initialisers.base import ThetaGradient, Tracker
 from warpgrad.keys import fold, generator
 from warpgrad.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
+from warpgrad.ranks import balanced
 from warpgrad.replay import Entry, ReplayBudget, ReplayBuffer
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
@@ -28,8 +30,8 @@ class Offline(Algorithm):
     With η = 1, K = 100 and 20 tasks, φ is updated 2000 times per meta-step. A remainder smaller than η is an
     update of its own, scaled by its own count; so η = all points is Algorithm 1.
 
-    On several ranks, points stay where they were collected: all ranks draw the same order, each evaluates those of the
-    η points that are its own, and only gradients travel. With η = 1 ranks take turns.
+    On several ranks, points lie where they were collected. All ranks draw the same order and evaluate equal shares of
+    the η points; one that has more than its share hands points over to one that has less. With η = 1 ranks take turns.
     """
 
     def __init__(
@@ -76,8 +78,8 @@ class Offline(Algorithm):
             order = self._order(method, tasks, fold(*keys))
             eta = self.samples or len(order) or 1
             for begin in range(0, len(order), eta):
-                chosen = [places[pair] for pair in order[begin : begin + eta] if pair in places]
-                self._replay(method, [buffer[place] for place in chosen], tasks, keys, meta, trace)
+                entries = self._entries(order[begin : begin + eta], buffer, places, len(tasks))
+                self._replay(method, entries, tasks, keys, meta, trace)
                 meta.add_up(self.ranks, method, *(GROUPS if self.interleave else GROUPS[:2]))
                 meta.apply(update, "phi", "rule", scale=self.scale(meta.samples))
                 if self.interleave:
@@ -105,6 +107,29 @@ class Offline(Algorithm):
         pairs = [(place, k) for place, task in enumerate(tasks) for k in range(self._points(method, task))]
         shuffled = torch.randperm(len(pairs), generator=generator(key, "replay"))
         return [pairs[place] for place in shuffled.tolist()]
+
+    def _entries(
+        self, chosen: Sequence[tuple[int, int]], buffer: ReplayBuffer, places: Places, tasks: int
+    ) -> list[Entry]:
+        """Those of the η points that this rank evaluates: an equal share, some of them handed over by other ranks.
+
+        Without that a rank would have as many as chance gives it, and the others would wait for the one with most: with
+        two ranks and η = 2 for one update in two.
+        """
+        ranks, mine = self.ranks, self.ranks.index
+        holders = min(ranks.size, tasks)  # a rank without a task does not know what an entry looks like
+        ends = [ranks.share(tasks, rank).stop for rank in range(holders)]
+        owners = [bisect_right(ends, task) for task, _ in chosen]
+        rows, parcels = [], []
+        for pair, owner, rank in zip(chosen, owners, balanced(owners, holders), strict=True):
+            row = buffer.packed(places[pair]) if owner == mine else buffer.blank()
+            if owner != rank:
+                parcels.append((owner, rank, row))
+            if rank == mine:
+                rows.append((pair, row))
+        if parcels:
+            ranks.hand_over(parcels)
+        return [buffer.unpacked(*pair, row) for pair, row in rows]
 
     def _collect(
         self,

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from warpgrad.bench import memory, peers, replay, steps
+from warpgrad.bench import estimates, growth, memory, peers, ranks, replay, steps
 from warpgrad.bench.workloads import WORKLOADS
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import runner
 
-ROWS = (*WORKLOADS, "maml", "memory", "replay")
-FORMAT = 1
+ROWS = (*WORKLOADS, "maml", "ranks", "growth", "estimate", "memory", "replay")
+FORMAT = 2
 
 
 def run(
@@ -61,6 +61,12 @@ def _measure(name: str, record: dict[str, Any], repetitions: int, quick: bool) -
         record["memory"] = {"peaks": [peak.record() for peak in peaks], "online_grows": memory.grows(peaks)}
     elif name == "replay":
         record["replay"] = replay.measure(repetitions, quick).record()
+    elif name == "ranks":
+        record["ranks"] = [one.record() for one in ranks.measure(repetitions, quick)]
+    elif name == "growth":
+        record["growth"] = [one.record() for one in growth.measure(repetitions, quick)]
+    elif name == "estimate":
+        record["estimate"] = [one.record() for one in estimates.measure(quick)]
     elif name == "maml":
         figures, absent = peers.measure(repetitions, quick)
         record["figures"] += [one.record() for one in figures]

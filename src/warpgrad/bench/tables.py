@@ -1,17 +1,22 @@
-"""The record of a benchmark as tables: for the terminal, and as text between two marks of a page."""
+"""The record of a benchmark as tables: for the terminal, and with a figure between two marks of a page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warpgrad.bench.drawing import growth_figure
 from warpgrad.engine.files import write_bytes
 from warpgrad.errors import WarpgradError
+from warpgrad.estimate import duration, size
 
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
+FIGURE = Path("figures/cost-growth.png")
+"""Where the figure lies, seen from the page."""
 MEGABYTE = 1e6
+VERDICTS = {True: "met", False: "missed", None: ""}
 
 
 @dataclass(frozen=True)
@@ -22,31 +27,36 @@ class Columns:
 
 
 def tables(record: Mapping[str, Any]) -> list[Columns]:
-    """One table of ratios, and one each of memory and of the replay buffer where they were measured."""
+    """One table of ratios, and one of each other row that was measured."""
     found = []
     if record["figures"] or record["absent"]:
         found.append(_ratios(record))
-    if "memory" in record:
-        found.append(_memory(record["memory"]))
-    if "replay" in record:
-        found.append(_replay(record["replay"]))
-    return found
+    rows: Mapping[str, Callable[[Any], Columns]] = {
+        "ranks": _ranks,
+        "growth": _growth,
+        "estimate": _estimate,
+        "memory": _memory,
+        "replay": _replay,
+    }
+    return found + [make(record[name]) for name, make in rows.items() if name in record]
 
 
 def conditions(record: Mapping[str, Any]) -> str:
     """What the figures were made on, in one sentence."""
     machine, versions = record["hardware"], record["versions"]
-    size = "small networks, a trial" if record["quick"] else "full size"
+    scale = "small networks, a trial" if record["quick"] else "full size"
     return (
         f"{machine['cpu']}, {machine['threads']} thread, torch {versions['torch']}, warpgrad {versions['warpgrad']}; "
-        f"{size}; medians of {record['repetitions']} interleaved repetitions [smallest, largest]."
+        f"{scale}; medians of {record['repetitions']} interleaved repetitions [smallest, largest]."
     )
 
 
 def markdown(record: Mapping[str, Any]) -> str:
-    """All tables as text."""
+    """All tables as text, and the place of the figure."""
     lines = [conditions(record), ""]
     lines += [f"{name}: {words}." for name, words in record["sizes"].items()]
+    if "growth" in record:
+        lines += ["", f"![The time of a meta-step against K, tasks, η, parameters and ranks]({FIGURE})"]
     for table in tables(record):
         lines += ["", f"**{table.title}**", "", _line(table.header), _line(("---",) * len(table.header))]
         lines += [_line(row) for row in table.rows]
@@ -54,12 +64,14 @@ def markdown(record: Mapping[str, Any]) -> str:
 
 
 def write_page(path: Path, record: Mapping[str, Any]) -> None:
-    """Put the tables between the two marks of a page; all else in it stays."""
+    """Put the tables between the two marks of a page, and draw its figure; all else in it stays."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise WarpgradError(f"{path} has no place for the tables: it needs a line '{BEGIN}' and then a line '{END}'.")
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
+    if "growth" in record:
+        growth_figure(record, path.parent / FIGURE)
     write_bytes(path, f"{before}{BEGIN}\n\n{markdown(record)}\n{END}{after}".encode())
 
 
@@ -75,13 +87,60 @@ def _ratios(record: Mapping[str, Any]) -> Columns:
                 f"{one['milliseconds']['median']:.3g}",
                 one["against"],
                 f"{one['milliseconds_against']['median']:.3g}",
-                f"{ratio['median']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]",
+                _spread(ratio),
                 "" if target is None else f"≤ {target:.2f}",
-                {True: "met", False: "missed", None: ""}[one["met"]],
+                VERDICTS[one["met"]],
             )
         )
     rows += [("maml", "MAML", "", name, "", "absent", "", reason) for name, reason in record["absent"].items()]
     return Columns("Cost per (task, step), in units of what stands beside it: less is better", header, tuple(rows))
+
+
+def _ranks(throughputs: Sequence[Mapping[str, Any]]) -> Columns:
+    rows = tuple(
+        (
+            one["what"],
+            f"{one['milliseconds']['median']:.3g}",
+            f"{one['milliseconds_against']['median']:.3g}",
+            _spread(one["ratio"]),
+            f"≥ {one['at_least']:.2f}",
+            VERDICTS[one["met"]],
+        )
+        for one in throughputs
+    )
+    title = "Throughput of 2 ranks of conv in units of 2 independent processes; wall-clock ms per (task, step) of both"
+    return Columns(title, ("what", "ranks", "processes", "throughput ratio", "target", ""), rows)
+
+
+def _growth(curves: Sequence[Mapping[str, Any]]) -> Columns:
+    rows = []
+    for curve in curves:
+        places, times = curve["places"], curve["milliseconds"]
+        ends = f"{times[0]['median']:.3g} → {times[-1]['median']:.3g}"
+        spans = f"{places[0]:,} → {places[-1]:,}"
+        rows.append((curve["axis"], curve["name"], spans, ends, f"{curve['exponent']:.2f}"))
+    title = "Growth of a meta-step's time: p, if time grew like a power p between these ends"
+    return Columns(title, ("against", "what", "from → to", "ms per meta-step", "p"), tuple(rows))
+
+
+def _estimate(predictions: Sequence[Mapping[str, Any]]) -> Columns:
+    units = {"seconds": ("time", duration), "peak_bytes": ("peak memory", size), "buffer_bytes": ("buffer", size)}
+    rows = [
+        (
+            one["name"],
+            words,
+            show(one["predicted"][what]),
+            show(one["real"][what]),
+            f"{one['ratios'][what]:.2f}",
+            f"within {one['within']:.0%}",
+            VERDICTS[one["met"][what]],
+        )
+        for one in predictions
+        for what, (words, show) in units.items()
+        if one["ratios"][what] is not None
+    ]
+    header = ("configuration", "what", "predicted", "real", "ratio", "target", "")
+    return Columns("What --estimate predicts against the run itself", header, tuple(rows))
 
 
 def _memory(memory: Mapping[str, Any]) -> Columns:
@@ -102,6 +161,10 @@ def _replay(replay: Mapping[str, Any]) -> Columns:
     )
     title = f"Replay buffer of conv: {replay['entry_bytes']:,} bytes per entry; wall-clock ms per entry"
     return Columns(title, ("where", "write", "read back"), rows)
+
+
+def _spread(one: Mapping[str, float]) -> str:
+    return f"{one['median']:.2f} [{one['low']:.2f}, {one['high']:.2f}]"
 
 
 def _line(cells: tuple[str, ...]) -> str:

@@ -85,9 +85,12 @@ class FixedBatches(Task):
         return self._loss(forward(inputs), targets)
 
 
-def conv(quick: bool = False, *, warp: bool = True, steps: int | None = None, tasks: int = 1) -> Workload:
+def conv(
+    quick: bool = False, *, warp: bool = True, steps: int | None = None, tasks: int = 1, filters: int | None = None
+) -> Workload:
     """The network of App. E: 28×28 images, 20 classes."""
-    filters, size = (8, 5) if quick else (64, 20)
+    own, size = (8, 5) if quick else (64, 20)
+    filters = filters or own
     options: dict[str, Any] = {} if warp else {"warp": None}
     drawn = [_images(size, place) for place in range(tasks)]
     return Workload(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -64,25 +65,23 @@ def transform(images: Tensor, scale: Tensor, angle: Tensor, shift: Tensor) -> Te
     height, width = images.shape[-2:]
     radians = angle.double() * (math.pi / 180.0)
     cosine, sine = torch.cos(radians) / scale, torch.sin(radians) / scale
-    down, right = 2.0 * shift[:, 0].double(), 2.0 * shift[:, 1].double()
     # Rows of the inverse rotation. y points down: what is seen as counterclockwise is clockwise in (x, y).
-    across = torch.stack([cosine, -sine * (height / width)], dim=1)
-    along = torch.stack([sine * (width / height), cosine], dim=1)
-    matrix = torch.stack([across, along], dim=1)
-    offset = -(matrix @ torch.stack([right, down], dim=1)[:, :, None])
+    rows = torch.stack([cosine, -sine * (height / width), sine * (width / height), cosine], dim=1)
+    matrix = rows.view(-1, 2, 2)
+    offset = -(matrix @ (2.0 * shift.double()).flip(1)[:, :, None])
     way_back = torch.cat([matrix, offset], dim=2).to(images)
-    grid = (way_back @ _page(images)).view(-1, 2, height, width).permute(0, 2, 3, 1)
+    grid = (way_back @ _page(height, width, images.dtype, images.device)).view(-1, 2, height, width).permute(0, 2, 3, 1)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
 
 
-def _page(images: Tensor) -> Tensor:
-    """(x, y, 1) of every pixel's middle, [3, height·width].
+@lru_cache(maxsize=8)
+def _page(height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(x, y, 1) of every pixel's middle, [3, height·width]; kept, for it is the same for every batch.
 
     What `affine_grid` does, at a third of its cost, and exact where the sides are powers of two.
     """
-    height, width = images.shape[-2:]
-    y = (2.0 * torch.arange(height, dtype=images.dtype, device=images.device) + 1.0) / height - 1.0
-    x = (2.0 * torch.arange(width, dtype=images.dtype, device=images.device) + 1.0) / width - 1.0
+    y = (2.0 * torch.arange(height, dtype=dtype, device=device) + 1.0) / height - 1.0
+    x = (2.0 * torch.arange(width, dtype=dtype, device=device) + 1.0) / width - 1.0
     return torch.stack([x.repeat(height), y.repeat_interleave(width), x.new_ones(height * width)])
 
 

@@ -43,6 +43,8 @@ CAPACITY = 16
 _MESSAGE_BYTES = 4096
 _FAILED = "failed"
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_TORCHRUN = re.compile(r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|(TORCHELASTIC|PET)_.*")
+"""What torchrun tells the processes that it starts."""
 
 
 class RankLostError(WarpgradError):
@@ -74,6 +76,15 @@ class TorchRanks(Ranks):
             dist.all_reduce(flat)
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         return [torch.empty_like(old).copy_(new.view(old.shape)) for old, new in zip(tensors, parts, strict=True)]
+
+    def hand_over(self, parcels: Sequence[tuple[int, int, Tensor]]) -> None:
+        self.total(())
+        with self._watched():
+            works = [dist.isend(data, receiver) for sender, receiver, data in parcels if sender == self.index]
+            works += [dist.irecv(data, sender) for sender, receiver, data in parcels if receiver == self.index]
+            for work in works:
+                assert work is not None, "this rank is in the group"
+                work.wait()
 
     @contextmanager
     def agreeing(self) -> Iterator[None]:
@@ -158,24 +169,35 @@ class TorchRanks(Ranks):
 _current: Ranks | None = None
 
 
-def joined(device: torch.device) -> Ranks:
+def joined(device: torch.device, *, timeout: float | None = None) -> Ranks:
     """The ranks that this process is one of: those that torchrun started, else itself alone.
 
-    The group is made at the first call and lives as long as the process.
+    The group is made at the first call, whose `timeout` holds: seconds that a rank waits for the others in an exchange,
+    `WARPGRAD_TIMEOUT` if None. It lives as long as the process.
     """
     global _current
     if _current is None:
-        timeout = _timeout()
+        seconds = _timeout(timeout)
         if not dist.is_available():
             return ALONE
         if not dist.is_initialized():
-            if any(name not in os.environ for name in _ENVIRONMENT) or int(os.environ["WORLD_SIZE"]) == 1:
+            if not shared():
                 return ALONE
-            _initialise(device, timeout)
+            _initialise(device, seconds)
         if dist.get_world_size() == 1:
             return ALONE
-        _current = TorchRanks(timeout)
+        _current = TorchRanks(seconds)
     return _current
+
+
+def shared() -> bool:
+    """Whether torchrun has started this process along with others, joined or not."""
+    return all(name in os.environ for name in _ENVIRONMENT) and int(os.environ["WORLD_SIZE"]) > 1
+
+
+def environment_alone() -> dict[str, str]:
+    """The environment for a process that is to be no rank, whoever starts it."""
+    return {name: value for name, value in os.environ.items() if not _TORCHRUN.fullmatch(name)}
 
 
 def several() -> bool:
@@ -257,15 +279,17 @@ def _leave() -> None:
         dist.destroy_process_group()
 
 
-def _timeout() -> float:
-    given = os.environ.get(TIMEOUT, str(DEFAULT_TIMEOUT))
+def _timeout(seconds: float | None) -> float:
+    name, given = "timeout", str(seconds)
+    if seconds is None:
+        name, given = TIMEOUT, os.environ.get(TIMEOUT, str(DEFAULT_TIMEOUT))
     try:
-        seconds = float(given)
+        found = float(given)
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise WarpgradError(f"{TIMEOUT}={given}: give the seconds that a rank waits for others, more than 0.")
-    return seconds
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise WarpgradError(f"{name}={given}: give the seconds that a rank waits for others, more than 0.")
+    return found
 
 
 def _lost(who: str, timeout: float, error: RuntimeError) -> RankLostError:
@@ -274,7 +298,8 @@ def _lost(who: str, timeout: float, error: RuntimeError) -> RankLostError:
     if "timed out" in reason.lower() or "timeout" in reason.lower():
         return RankLostError(
             f"{who} waited {timeout:g} s for the others in vain: a rank hangs, or its machine is gone; repeat the "
-            f"command to go on from the last checkpoint, or set {TIMEOUT} to more seconds if a meta-step takes longer."
+            f"command to go on from the last checkpoint, with more seconds of --timeout (or {TIMEOUT}) if a meta-step "
+            "takes longer."
         )
     return RankLostError(
         f"{who} lost another rank, which has stopped ({reason}): its own message says why; repeat the command to go on "

@@ -6,7 +6,6 @@ alone. Cells that are finished are not run again.
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warpgrad.engine.distributed import environment_alone
 from warpgrad.engine.files import read_json
 from warpgrad.engine.interrupts import Interrupted, Interrupts
 from warpgrad.errors import WarpgradError
@@ -92,8 +92,9 @@ def run_cells(
 
 
 def started(command: list[str]) -> subprocess.Popen[str]:
-    """A worker of one thread. It has a session of its own, so that Ctrl-C reaches it through us, once, and it saves."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
+    """A worker of one thread, no rank of anything. It has a session of its own, so that Ctrl-C reaches it through us,
+    once, and it saves."""
+    environment = {**environment_alone(), "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
     return subprocess.Popen(
         command, env=environment, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
     )

@@ -42,9 +42,9 @@ class Leap(Initialiser):
             square = square + drop.square()
             signed = -drop.abs() if self.stabilise else drop
             direction = {name: value + signed * gradient[name] for name, value in moved.items()}
-        if self.norm:
-            length = safe_sqrt(square)
-            # A segment of length 0 has no direction: it contributes nothing.
-            scale = torch.where(length > 0, 1.0 / torch.where(length > 0, length, 1.0), 0.0)
-            direction = {name: value * scale for name, value in direction.items()}
-        return {name: -value for name, value in direction.items()}
+        if not self.norm:
+            return {name: -value for name, value in direction.items()}
+        length = safe_sqrt(square)
+        # A segment of length 0 has no direction: it contributes nothing.
+        scale = -torch.where(length > 0, 1.0 / torch.where(length > 0, length, 1.0), 0.0)
+        return {name: value * scale for name, value in direction.items()}

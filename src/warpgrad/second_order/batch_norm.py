@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from warpgrad.second_order.demand import asked
+
 
 class BatchNorm(torch.autograd.Function):
     """`F.batch_norm(..., training=True)`; running statistics are moved in place."""
@@ -106,7 +108,7 @@ class BatchNormBackward(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             by_normal = v_gamma - scale * v_x / count
             for_g = combine((scale, v), (by_normal, normal), constant=v_beta - scale * v_sum / count)
-        if ctx.needs_input_grad[1]:
+        if asked(ctx, 1):
             by_v = -scale * inverse * g_x / count
             by_g = inverse * (v_gamma - scale * v_x / count)
             by_normal = -(scale * unscaled + by_v * v_x + by_g * g_x) / count

@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from warpgrad.second_order.demand import asked
+
 Geometry = tuple[list[int], list[int], list[int], int]
 """Stride, padding, dilation, groups."""
 
@@ -39,7 +41,7 @@ class Convolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         image, weight = ctx.saved_tensors
-        wanted = (ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.has_bias and ctx.needs_input_grad[2])
+        wanted = (asked(ctx, 0), asked(ctx, 1), ctx.has_bias and asked(ctx, 2))
         if ctx.constant:
             weight = weight.detach()
         found = ConvolutionBackward.apply(grads[0], image, weight, ctx.geometry, wanted)  # type: ignore[no-untyped-call]
@@ -68,9 +70,9 @@ class ConvolutionBackward(torch.autograd.Function):
         for_grad = for_image = for_weight = None
         if ctx.needs_input_grad[0]:
             for_grad = _derivative(image, weight, along_image, along_weight, along_bias, geometry)
-        if ctx.needs_input_grad[1] and along_weight is not None:
+        if along_weight is not None and asked(ctx, 1):
             for_image = _backward(grad, image, along_weight, geometry, (True, False, False))[0]
-        if ctx.needs_input_grad[2] and along_image is not None:
+        if along_image is not None and asked(ctx, 2):
             for_weight = _backward(grad, along_image, weight, geometry, (False, True, False))[1]
         return for_grad, for_image, for_weight, None, None
 
@@ -87,9 +89,10 @@ def _derivative(
     if along_image is not None and along_weight is not None and geometry[3] == 1:
         images, weights = torch.cat([along_image, image], 1), torch.cat([weight, along_weight], 1)
         return _convolve(images, weights, along_bias, geometry)
-    terms = [pair for pair in ((along_image, weight), (image, along_weight)) if None not in pair]
     total: Tensor | None = None
-    for left, right in terms:
+    for left, right in ((along_image, weight), (image, along_weight)):
+        if left is None or right is None:
+            continue
         term = _convolve(left, right, along_bias if total is None else None, geometry)
         total = term if total is None else total + term
     if total is None and along_bias is not None:

@@ -1,0 +1,138 @@
+"""Row estimate: what `warpgrad run … --estimate` predicts, held against the run itself.
+
+Estimate and run have a process each, so that the peak memory of one is not that of the other.
+
+python -m warpgrad.bench.estimates maze estimate          # prints seconds, peak bytes and bytes of the replay buffer
+python -m warpgrad.bench.estimates maze run
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from warpgrad.allocator import keep_freed_memory
+from warpgrad.bench.memory import peak_bytes
+from warpgrad.errors import WarpgradError
+from warpgrad.estimate import buffers_watched, estimate
+from warpgrad.experiments import find_experiment
+from warpgrad.experiments.base import Config, Execution, Experiment
+from warpgrad.experiments.runner import training_seconds
+
+WITHIN = 0.25
+"""How far a prediction may be from what is predicted, in units of the latter."""
+BUDGET = 12.0
+"""Seconds that an estimate may take here: less than a user's, so that it has to extrapolate runs of half a minute."""
+
+CONFIGURATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
+    {
+        "synthetic": ("synthetic", {"meta_steps": 30}),
+        "omniglot": (
+            "omniglot",
+            {"data": "drawn", "batch_size": 20, "meta_batch": 4, "steps": 24, "meta_steps": 4},
+        ),
+        "omniglot, MAML": (
+            "omniglot",
+            {"method": "maml", "data": "drawn", "batch_size": 20, "meta_batch": 4, "maml_steps": 12, "meta_steps": 6},
+        ),
+        "continual": (
+            "continual",
+            {"steps_per_subtask": 10, "meta_steps": 20, "validate_every": 10, "validation_tasks": 10},
+        ),
+        "maze": (
+            "maze",
+            {"meta_steps": 40, "length": 100, "validate_every": 20, "validation_episodes": 30},
+        ),
+    }
+)
+QUICK_CONFIGURATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
+    {"synthetic": ("synthetic", {"steps": 4, "starts": 3, "meta_steps": 5})}
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of a meta-training, predicted or real."""
+
+    seconds: float
+    peak_bytes: int
+    buffer_bytes: int
+
+
+@dataclass(frozen=True)
+class Prediction:
+    name: str
+    predicted: Cost
+    real: Cost
+
+    def record(self) -> dict[str, Any]:
+        ratios = {what: self.ratio(what) for what in asdict(self.real)}
+        return {
+            "name": self.name,
+            "predicted": asdict(self.predicted),
+            "real": asdict(self.real),
+            "ratios": ratios,
+            "within": WITHIN,
+            "met": {what: None if ratio is None else abs(ratio - 1) <= WITHIN for what, ratio in ratios.items()},
+        }
+
+    def ratio(self, what: str) -> float | None:
+        """Predicted over real; None where there is nothing, as was predicted."""
+        predicted, real = getattr(self.predicted, what), getattr(self.real, what)
+        if not real:
+            return None if not predicted else float("inf")
+        return float(predicted / real)
+
+
+def measure(quick: bool) -> list[Prediction]:
+    names = QUICK_CONFIGURATIONS if quick else CONFIGURATIONS
+    return [Prediction(name, *(_cost(name, way, quick) for way in ("estimate", "run"))) for name in names]
+
+
+def configuration(name: str, quick: bool) -> tuple[Experiment[Any], Config]:
+    experiment_name, changes = (QUICK_CONFIGURATIONS if quick else CONFIGURATIONS)[name]
+    experiment = find_experiment(experiment_name)
+    return experiment, experiment.config("paper", **changes)
+
+
+def predicted(experiment: Experiment[Any], config: Config, budget: float = BUDGET) -> Cost:
+    found = estimate(experiment, config, budget=budget)
+    return Cost(found.seconds, found.peak_bytes, found.buffer_bytes)
+
+
+def real(experiment: Experiment[Any], config: Config) -> Cost:
+    with tempfile.TemporaryDirectory(prefix="warpgrad-bench-") as place, buffers_watched() as buffers:
+        directory = Path(place) / "run"
+        experiment.train(config, Execution(directory, progress=False))
+        seconds = training_seconds(directory)
+    entries, entry_bytes, _ = buffers[-1] if buffers else (0, 0, 0)
+    return Cost(seconds, peak_bytes(), entries * entry_bytes)
+
+
+def _cost(name: str, way: str, quick: bool) -> Cost:
+    command = [sys.executable, "-m", "warpgrad.bench.estimates", name, way, *(["quick"] if quick else [])]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise WarpgradError(f"bench: the {way} of {name} failed: {reason}")
+    return Cost(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def main(name: str, way: str, quick: bool) -> None:
+    torch.set_num_threads(1)
+    keep_freed_memory()  # as the command line does, whose runs are predicted
+    ways = {"estimate": predicted, "run": real}
+    print(json.dumps(asdict(ways[way](*configuration(name, quick)))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:] == ["quick"])

@@ -1,0 +1,80 @@
+"""Row ranks: two ranks that share a meta-step against two processes that each do one by themselves, at the same time.
+
+Clocks are of the wall: a rank that waits for another is as slow as one that works. Both teams have two processes of one
+thread, so memory bandwidth, caches and clock rates that two cores share slow down both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from warpgrad.bench.figures import MILLI
+from warpgrad.bench.member import Job
+from warpgrad.bench.teams import teams
+from warpgrad.bench.timing import Spread
+
+LEAST = 0.93
+"""The throughput of two ranks, in units of that of two processes."""
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Wall-clock milliseconds per (task, step) of two ranks and of two processes, and the ratio of throughputs."""
+
+    what: str
+    ratio: Spread
+    """More is better, 1 is equal."""
+    ranks: Spread
+    processes: Spread
+
+    @property
+    def met(self) -> bool:
+        return self.ratio.median >= LEAST
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "what": self.what,
+            "ratio": self.ratio.record(),
+            "milliseconds": self.ranks.record(),
+            "milliseconds_against": self.processes.record(),
+            "at_least": LEAST,
+            "met": self.met,
+        }
+
+
+def jobs(quick: bool) -> Mapping[str, Job]:
+    """Adaptation with Leap, and whole meta-steps of Algorithm 2, whose meta-phase is most of them."""
+    tasks, steps = (2, 2) if quick else (6, 4)
+    found = {"adaptation": Job(tasks, steps, quick=quick)}
+    for samples in (2,) if quick else (2, 8):
+        found[f"Algorithm 2, η = {samples}"] = Job(tasks, steps, samples, quick)
+    return MappingProxyType(found)
+
+
+def measure(repetitions: int, quick: bool) -> list[Throughput]:
+    seconds: dict[str, list[tuple[float, float]]] = {what: [] for what in jobs(quick)}
+    with teams(ranks=2, alone=2) as (ranks, processes):
+        for turn in range(repetitions + 1):
+            for what, job in jobs(quick).items():
+                pair = (max(ranks.seconds(job)), together(processes.seconds(job)))
+                if turn > 0:  # the first turn warms up
+                    seconds[what].append(pair)
+    return [throughput(what, jobs(quick)[what].points, pairs) for what, pairs in seconds.items()]
+
+
+def together(seconds: list[float]) -> float:
+    """Seconds per meta-step of processes that do one each: the inverse of the sum of their rates.
+
+    It does not count the time in which the fastest has already ended as lost, which would flatter the ranks.
+    """
+    return 1 / sum(1 / each for each in seconds)
+
+
+def throughput(what: str, points: int, pairs: list[tuple[float, float]]) -> Throughput:
+    """From seconds per meta-step, of ranks and of processes, repetition by repetition."""
+    ratio = Spread.of([processes / ranks for ranks, processes in pairs])
+    both = [Spread.of(column).scaled(MILLI / points) for column in zip(*pairs, strict=True)]
+    return Throughput(what, ratio, *both)
