@@ -25,8 +25,8 @@ from warpgrad.experiments.continual_evaluation import (
     summarise,
     validation,
 )
-from warpgrad.experiments.continual_results import comparison_lines, difference
-from warpgrad.experiments.continual_setup import ContinualConfig, algorithm, build, family, trained
+from warpgrad.experiments.continual_results import beyond_share, comparison_lines, difference
+from warpgrad.experiments.continual_setup import ContinualConfig, algorithm, build, family, schedule, trained
 from warpgrad.experiments.runner import execute
 from warpgrad.layers.residual import Residual
 from warpgrad.partition import is_warp
@@ -75,6 +75,7 @@ def test_the_paper_preset_is_the_paper() -> None:
         "meta_steps": 20_000,
         "tasks": 5,
         "meta_lr": 0.001,
+        "meta_schedule": "constant",
         "meta_clip": 0.0,
         "order": (1, 3, 4, 2, 0),
         "test_tasks": 100,
@@ -87,7 +88,8 @@ def test_the_paper_preset_is_the_paper() -> None:
     changed = {
         field.name for field in dataclasses.fields(small) if getattr(small, field.name) != getattr(config, field.name)
     }
-    assert changed == {"preset", "meta_steps", "validate_every"}, "small keeps the protocol and the networks"
+    length = {"meta_steps", "meta_lr", "meta_schedule", "validate_every"}
+    assert changed == {"preset", *length}, "small keeps the protocol and the networks"
 
 
 def test_the_network_of_the_paper() -> None:
@@ -204,7 +206,8 @@ def test_meta_training_lowers_the_loss_of_held_out_tasks() -> None:
 
 
 def test_a_run_that_was_stopped_ends_with_the_same_numbers(tmp_path: Path) -> None:
-    whole, halves = tiny(meta_steps=4), tiny(meta_steps=2)
+    # A run that is carried on needs a schedule that does not look ahead to its end.
+    whole, halves = (tiny(meta_steps=count, meta_schedule="constant") for count in (4, 2))
     run(whole, tmp_path / "whole")
     EXPERIMENT.train(halves, Execution(tmp_path / "halves", progress=False))
     run(dataclasses.replace(halves, meta_steps=4), tmp_path / "halves")
@@ -218,6 +221,16 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers(tmp_path: Path) -> No
     evaluations = [json.loads((tmp_path / name / "evaluation.json").read_text()) for name in ("whole", "halves")]
     assert evaluations[0]["orders"] == evaluations[1]["orders"]
     assert newest_checkpoint(tmp_path / "halves").name == "step-00000004.safetensors"
+
+
+def test_a_run_whose_schedule_has_an_end_is_not_carried_on(tmp_path: Path) -> None:
+    run(tiny(meta_steps=2, meta_schedule="cosine"), tmp_path / "run")
+    rates = torch.optim.lr_scheduler.CosineAnnealingLR
+    assert schedule(tiny(meta_steps=7, meta_schedule="cosine")).keywords == {"T_max": 7}  # type: ignore[union-attr]
+    assert schedule(tiny(meta_steps=7, meta_schedule="cosine")).func is rates  # type: ignore[union-attr]
+    with pytest.raises(wg.WarpgradError, match="planned for 2 meta-steps"):
+        run(tiny(meta_steps=3, meta_schedule="cosine"), tmp_path / "run")
+    run(tiny(meta_steps=2, meta_schedule="cosine"), tmp_path / "run")
 
 
 # Evaluation
@@ -316,7 +329,11 @@ def test_page_and_table_from_finished_runs(tmp_path: Path) -> None:
         evaluations = tuple(json.loads((path / "evaluation.json").read_text()) for path in paths)
         groups.append(Group(method, tuple(load_run(path) for path in paths), evaluations))
     header, rows = comparison_lines(groups)
-    assert len(rows) == 2 * 2 + 2 + 1
+    assert len(rows) == 2 * 2 + 2 * 2 + 1
+    share = beyond_share(groups[0], groups[1], "shuffled")
+    olds = [[one["metrics"]["shuffled/loss/old"] for one in group.evaluations] for group in groups]
+    assert share.mean == pytest.approx(sum(olds[0]) / 2 - 0.3 * sum(olds[1]) / 2, abs=1e-9)
+    assert rows[-2][2] == share.cell()
     assert all(len(row) == len(header) for row in rows)
     assert rows[-1][1:3] == ["0.001", "0.01"]
     gap = difference(groups[1], groups[0], "sequential", "loss", "final")

@@ -183,6 +183,7 @@ def test_every_experiment_names_fields_it_has(name):
 def test_a_line_through_two_samples_never_starts_below_zero():
     assert line([2, 4], [5.0, 9.0], 10) == pytest.approx(21.0)  # 1 + 2 x
     assert line([2, 4], [1.0, 9.0], 10) == pytest.approx(22.5)  # would start at −7: in proportion instead
+    assert line([2, 4], [9.0, 8.0], 10) == 8.0  # a cost that seems to fall
     assert line([3], [6.0], 10) == pytest.approx(20.0)
     assert line([1], [6.0], 1) == 6.0
 

@@ -203,10 +203,15 @@ def _extrapolated(
 
 
 def line(xs: list[int], ys: list[float] | list[int], x: float) -> float:
-    """The line through the first and the last point; through 0 where it would start below."""
+    """The line through the first and the last point; through 0 where it would start below, level where it would fall.
+
+    No cost falls as steps are added: where it seems to, the clock was disturbed.
+    """
     if xs[0] == xs[-1]:
         return ys[-1] * x / xs[-1] if xs[-1] != x else float(ys[-1])
     slope = (ys[-1] - ys[0]) / (xs[-1] - xs[0])
+    if slope < 0:
+        return float(ys[-1])
     start = ys[0] - slope * xs[0]
     return ys[-1] * x / xs[-1] if start < 0 else start + slope * x
 

@@ -91,7 +91,7 @@ def _curves(axis: Axis, repetitions: int, quick: bool) -> list[Curve]:
 
 
 def _rank_curves(repetitions: int, quick: bool) -> list[Curve]:
-    tasks, steps = (2, 2) if quick else (6, 4)
+    tasks, steps = (2, 2) if quick else (6, 8)
     jobs = {"adaptation": Job(tasks, steps, quick=quick), "Algorithm 2, η = 8": Job(tasks, steps, 8, quick)}
     seconds: dict[tuple[str, int], list[float]] = {(name, size): [] for name in jobs for size in (1, 2)}
     with teams(ranks=2, alone=1) as (ranks, alone):

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from warpgrad.engine.files import read_json
 from warpgrad.engine.run_directory import RunDirectory
 from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
@@ -139,6 +140,8 @@ class Continual(Experiment[ContinualConfig]):
     def train(self, config: ContinualConfig, execution: Execution) -> int:
         if config.method not in WARPED:
             return untrained(settings(self, config), execution)
+        if config.meta_schedule == "cosine" and not execution.fresh:
+            check_length(config, execution.directory)
         method = build(config)
         records = meta_train(
             method.learner,
@@ -173,6 +176,17 @@ class Continual(Experiment[ContinualConfig]):
         from warpgrad.experiments.continual_results import comparison_lines
 
         return comparison_lines(groups)
+
+
+def check_length(config: ContinualConfig, directory: Path) -> None:
+    """Refuse to carry a run on whose schedule has brought the step size to 0, or is bound to."""
+    path = directory / "config.json"
+    planned = read_json(path).get("meta_steps") if path.exists() else config.meta_steps
+    if planned != config.meta_steps:
+        raise WarpgradError(
+            f"the run in {directory} was planned for {planned} meta-steps and its schedule ends there: it cannot be "
+            f"carried on to {config.meta_steps}; choose another directory, or --meta-schedule constant from the start."
+        )
 
 
 def untrained(config: Mapping[str, Any], execution: Execution) -> int:

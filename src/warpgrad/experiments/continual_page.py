@@ -10,7 +10,16 @@ from warpgrad.experiments.base import Group
 from warpgrad.experiments.comparison_page import config_of, experiment_page
 from warpgrad.experiments.continual_evaluation import ORDERS, SCORES
 from warpgrad.experiments.continual_figures import breakdown, predictions
-from warpgrad.experiments.continual_results import PAPER, TITLES, difference, estimate, measures, reference_of
+from warpgrad.experiments.continual_results import (
+    PAPER,
+    SHARE,
+    TITLES,
+    beyond_share,
+    difference,
+    estimate,
+    measures,
+    reference_of,
+)
 from warpgrad.experiments.continual_setup import ContinualConfig, trained
 from warpgrad.report import (
     Block,
@@ -82,15 +91,18 @@ def _claims(groups: Sequence[Group]) -> Section:
         [
             f"{group.label} − {reference.label}, {order}",
             *(Value.of(difference(group, reference, order, "loss", score)) for score in SCORES),
+            Value.of(beyond_share(reference, group, order)),
         ]
         for order in ORDERS
         for group in groups
         if group is not reference
     ]
-    columns: list[Column | str] = ["Loss", *(TITLES[score] for score in SCORES)]
-    return Section(
-        "Paired differences", [Table(columns, rows, "Over the same held-out tasks, clustered by meta-seed.")]
+    columns: list[Column | str] = ["Loss", *(TITLES[score] for score in SCORES), f"within {SHARE:g} ×"]
+    caption = (
+        "Over the same held-out tasks, clustered by meta-seed. The last column is WarpGrad's loss on earlier sub-tasks "
+        f"minus {SHARE:g} × the other's: below 0 it is at most that share of it."
     )
+    return Section("Paired differences", [Table(columns, rows, caption)])
 
 
 def _curves(groups: Sequence[Group]) -> Section:

@@ -12,6 +12,9 @@ from warpgrad.report.statistics import Difference, Estimate, mean_interval, pair
 PAPER = {"new": 1e-3, "old": 1e-2}
 """Orders of magnitude that the paper gives for the loss of WarpGrad (§4.3)."""
 
+SHARE = 0.3
+"""Of any other method's loss on earlier sub-tasks, WarpGrad is to keep at most this much."""
+
 TITLES = {
     "new": "new sub-task",
     "old": "earlier sub-tasks",
@@ -44,6 +47,14 @@ def difference(group: Group, reference: Group, order: str, measure: str, score: 
     )
 
 
+def beyond_share(reference: Group, other: Group, order: str) -> Difference:
+    """How far WarpGrad's loss on earlier sub-tasks lies above its share of another method's; below 0 is within."""
+    theirs = scores(other, order, "loss", "old")
+    shares = {seed: {task: SHARE * value for task, value in tasks.items()} for seed, tasks in theirs.items()}
+    names = (reference.label, f"{SHARE:g} × {other.label}")
+    return paired_difference(scores(reference, order, "loss", "old"), shares, names=names)
+
+
 def reference_of(groups: Sequence[Group]) -> Group | None:
     """What the others are compared with: the first group that looks back with a warp."""
     return next((group for group in groups if group.runs[0].method == "warpgrad"), None)
@@ -63,5 +74,8 @@ def comparison_lines(groups: Sequence[Group]) -> tuple[list[str], list[list[str]
             if reference is not None and group is not reference:
                 cells = [difference(group, reference, order, "loss", score).cell() for score in SCORES]
                 rows.append([f"{group.label} − {reference.label}, {order}, loss", *cells])
+                share = beyond_share(reference, group, order).cell()
+                label = f"{reference.label} − {SHARE:g} × {group.label}, {order}, loss"
+                rows.append([label, *(share if score == "old" else "" for score in SCORES)])
     paper = [f"{PAPER[score]:g}" if score in PAPER else "" for score in SCORES]
     return ["method, order, measure", *(TITLES[score] for score in SCORES)], [*rows, ["the paper, loss", *paper]]
