@@ -29,6 +29,8 @@ from warpgrad.rules import SGD
 FILTERS = 16
 """Of the curves against K, tasks and η; others have sizes of their own."""
 
+ENOUGH = 3
+
 Make = Callable[[int, bool], tuple[int, Way]]
 """(size, quick) -> (place on the axis, a meta-step of that size)."""
 
@@ -67,6 +69,8 @@ class Curve:
 
 
 def measure(repetitions: int, quick: bool) -> list[Curve]:
+    """At most `ENOUGH` repetitions: curves over powers of two need no more."""
+    repetitions = min(repetitions, ENOUGH)
     found = []
     # Recording takes as long as all else of a trial, and its times are not looked at.
     with nullcontext() if quick else recording_at_once():
