@@ -160,8 +160,9 @@ class Offline(Algorithm):
                 trace.add("task_loss_first", transition.loss)
             else:
                 store(waiting, segment)
-            waiting, point = point, transition.after
-        trace.add("task_loss_last", transition.loss)
+            waiting, point, loss = point, transition.after, transition.loss
+            del transition, segment  # gradients that outlived their step would keep the next one from their memory
+        trace.add("task_loss_last", loss)
         assert waiting is not None
         store(waiting, tracker.finish())
         if self.include_last and method.objective is not None:

@@ -44,8 +44,10 @@ class Online(Algorithm):
                 trace.add_sample(sample)
                 if k == 0:
                     trace.add("task_loss_first", transition.loss)
-                point = transition.after
-            trace.add("task_loss_last", transition.loss)
+                point, loss = transition.after, transition.loss
+                # Gradients that outlived their step would keep the next one from their memory.
+                del transition, sample
+            trace.add("task_loss_last", loss)
             if self.include_last:
                 meta.add_sample(method.step(adaptation, point)[1], adaptation.size)
             meta.add_start(tracker.finish(), adaptation)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from warpgrad.adaptation import Adaptation, Point, Transition
+from warpgrad.adaptation import Adaptation, Point, Step, Transition
 from warpgrad.learner import Learner
 from warpgrad.tensors import Tensors, detached, select
 
@@ -90,6 +90,10 @@ class Tracker:
 
     def observe(self, transition: Transition) -> ThetaGradient | None:
         """Take step k; returns what segment k−1 contributes, one entry per task in a stack."""
+        k = transition.point.k
+        if not self._wants(k):
+            # What nobody will look at gives its memory to the next step.
+            transition = Transition(Point(k, {}, {}, {}), transition.loss, {}, transition.after)
         previous, self._waiting = self._waiting, transition
         if previous is None:
             return None
@@ -116,9 +120,8 @@ class Tracker:
         return self.initialiser.pull_back(zeros, self._noise)
 
     def _segment(self, transition: Transition, next_loss: Tensor) -> Tensors | None:
-        k, learned = transition.point.k, self.adaptation.learner.learned
-        assert isinstance(k, int), "trajectories are tracked in step"
-        if not learned or not self.initialiser.wants_segment(k):
+        learned = self.adaptation.learner.learned
+        if not self._wants(transition.point.k):
             return None
         return self.adaptation.per_task(
             self.initialiser.increment,
@@ -128,6 +131,10 @@ class Tracker:
             next_loss,
             select(transition.gradient, learned),
         )
+
+    def _wants(self, k: Step) -> bool:
+        assert isinstance(k, int), "trajectories are tracked in step"
+        return bool(self.adaptation.learner.learned) and self.initialiser.wants_segment(k)
 
     def _pulled_back(self, gradient: Tensors | None) -> ThetaGradient | None:
         return None if gradient is None else self.initialiser.pull_back(detached(gradient), self._noise)
