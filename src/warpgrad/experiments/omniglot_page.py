@@ -70,7 +70,7 @@ def _tasks_axis(groups: Sequence[Group]) -> list[Section]:
             if measure == "accuracy" and group.paper is not None and count == max(found)
         ]
         image = curves(series, x_label="meta-training tasks", y_label=label, references=papers, size=(5.4, 3.8))
-        figures.append(Figure(image, f"{label} against the number of meta-training tasks.", "Bands: 95 % intervals."))
+        figures.append(Figure(image, f"{label} against the number of meta-training tasks.", "Bands: 95 % intervals, where there are four seeds or more."))
     return [Section("Number of meta-training tasks", [Gallery(figures)])]
 
 
@@ -101,7 +101,8 @@ def _interval_series(name: str, found: dict[int, Group], measure: str) -> Series
     estimates = [estimate(group, measure) for group in found.values()]
     x = np.array(list(found), np.float64)
     centre = np.array([item.mean for item in estimates])
-    if not all(item.interval.bounded for item in estimates):
+    # Bands as everywhere: where there are four seeds or more.
+    if any(item.indicative or not item.interval.bounded for item in estimates):
         return Series.line(name, x, centre)
     low = np.array([item.interval.low for item in estimates])
     high = np.array([item.interval.high for item in estimates])
