@@ -70,7 +70,13 @@ def _tasks_axis(groups: Sequence[Group]) -> list[Section]:
             if measure == "accuracy" and group.paper is not None and count == max(found)
         ]
         image = curves(series, x_label="meta-training tasks", y_label=label, references=papers, size=(5.4, 3.8))
-        figures.append(Figure(image, f"{label} against the number of meta-training tasks.", "Bands: 95 % intervals, where there are four seeds or more."))
+        figures.append(
+            Figure(
+                image,
+                f"{label} against the number of meta-training tasks.",
+                "Bands: 95 % intervals, where there are four seeds or more.",
+            )
+        )
     return [Section("Number of meta-training tasks", [Gallery(figures)])]
 
 
