@@ -75,19 +75,13 @@ class Accumulator:
     def __init__(self) -> None:
         self.total: Tensors = {}
         self.count = 0
-        self._own: set[str] = set()
 
     def add(self, gradient: Mapping[str, Tensor], count: int = 1) -> None:
-        """The first value is kept as it is, not copied: whoever gave it must not write to it before `clear`."""
         for name, value in gradient.items():
             kept = self.total.get(name)
-            if kept is None:
-                self.total[name] = value.detach()
-            elif name in self._own:
-                kept.add_(value.detach())
-            else:
-                self.total[name] = kept + value.detach()
-                self._own.add(name)
+            # The first value is copied: later ones are added in place and must not write into a caller's tensor. The
+            # copy has no gaps either, whatever the gradient was a part of, so norms over it are summed in one order.
+            self.total[name] = value.detach().clone() if kept is None else kept.add_(value.detach())
         self.count += count
 
     def scaled(self, factor: float) -> Tensors:
@@ -95,7 +89,7 @@ class Accumulator:
         return self.total if factor == 1.0 else {name: value * factor for name, value in self.total.items()}
 
     def clear(self) -> None:
-        self.total, self.count, self._own = {}, 0, set()
+        self.total, self.count = {}, 0
 
 
 def stack_trees(trees: Sequence[Any]) -> Any:
