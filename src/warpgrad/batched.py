@@ -34,7 +34,7 @@ class BatchedAdaptation(Adaptation):
         self.tasks = list(tasks)
         self._keys = list(keys)
         self.size = len(self.tasks)
-        self._stacked: dict[Source, tuple[list[Any], Any]] = {}
+        self._stacked: dict[Source, tuple[Step, list[Any], Any]] = {}
 
     @property
     def keys(self) -> list[int]:
@@ -104,10 +104,12 @@ class BatchedAdaptation(Adaptation):
             return self.per_task(one, theta, buffers, self._batches(batch, k))
 
     def _batches(self, source: Source, k: Step) -> Any:
-        """The stacked batches; stacked anew only when a task hands out another object than last time."""
-        batches = [getattr(task, source)(step) for task, step in zip(self.tasks, self._steps(k), strict=True)]
+        """The stacked batches; made anew only for another step, stacked anew only if a task hands out other objects."""
         kept = self._stacked.get(source)
-        if kept is None or any(new is not old for new, old in zip(batches, kept[0], strict=True)):
-            kept = (batches, stack_trees(batches))
-            self._stacked[source] = kept
-        return kept[1]
+        if kept is not None and kept[0] == k:  # tasks are stateless: a step has one batch
+            return kept[2]
+        batches = [getattr(task, source)(step) for task, step in zip(self.tasks, self._steps(k), strict=True)]
+        same = kept is not None and all(new is old for new, old in zip(batches, kept[1], strict=True))
+        stacked = kept[2] if kept is not None and same else stack_trees(batches)
+        self._stacked[source] = (k, batches, stacked)
+        return stacked
