@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export MPLBACKEND := Agg
 
+# Tests hold KFAC against curvlinops. It declares torchvision, never imports it, and no build of that fits a CPU torch.
+KFAC_PEERS := curvlinops-for-pytorch einconv einops linear_operator opt-einsum scipy
+
 .PHONY: demo test slow check lint types clean
 
 demo: $(VENV)/.installed
@@ -35,6 +38,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps $(KFAC_PEERS)
 	touch $@ $(VENV)/.installed
 
 clean:

@@ -12,7 +12,7 @@ from omniglot_runs import EXPERIMENT, store, tiny
 from test_alphabet_tasks import tiny_store
 from warpgrad.algorithms import Offline
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.omniglot_config import METHODS
+from warpgrad.experiments.omniglot_config import METHODS, SCRATCH
 from warpgrad.experiments.omniglot_methods import recipe, warped_learner
 
 __all__ = ["store", "tiny"]
@@ -40,7 +40,7 @@ def test_the_paper_preset_is_the_papers():
     assert set(rates.values()) == {0.1, 0.5}
     for method in METHODS:
         config = EXPERIMENT.config("paper", method=method, data="drawn")
-        scratch = method in ("sgd", "kfac")
+        scratch = method in SCRATCH
         assert (config.test_batch, config.test_lr) == ((512, 1.0) if scratch else (128, 0.1))
 
 
@@ -77,6 +77,7 @@ def test_the_paper_network_is_the_one_of_the_appendix():
         ({"method": "leap", "learned_alpha": True}, "does not learn α"),
         ({"method": "reptile", "theta0": "random"}, "theta0 cannot be random"),
         ({"method": "kfac", "momentum": 0.9}, "kfac has no momentum"),
+        ({"method": "kfac-curvlinops", "momentum": 0.9}, "kfac-curvlinops has no momentum"),
     ],
 )
 def test_settings_that_cannot_be_run_are_refused_by_name(tiny, changes, words):

@@ -59,6 +59,7 @@ def test_every_method_has_a_space_that_its_experiment_accepts(name, method):
         ("leap", {"inner_lr", "theta0_lr"}),
         ("sgd", {"inner_lr"}),
         ("kfac", {"inner_lr", "kfac_damping", "kfac_clip"}),
+        ("kfac-curvlinops", {"inner_lr", "kfac_damping", "kfac_clip"}),
     ],
 )
 def test_a_space_holds_what_its_method_uses(method, names):

@@ -2,8 +2,7 @@
 Grosse and Martens 2016).
 
 For a layer with inputs a (1 appended for the bias) and gradients g of −log p for its outputs, the layer's block
-of the Fisher matrix is taken as A ⊗ G with A = E[a aᵀ] and G = E[g gᵀ]; its step is G⁻¹ ∇ A⁻¹. In a convolution every
-location is a linear layer with the patch as its input: A sums over locations, G is the mean over them.
+of the Fisher matrix is taken as A ⊗ G with A = E[a aᵀ] and G = E[g gᵀ]; its step is G⁻¹ ∇ A⁻¹.
 
 It needs activations and gradients inside the network, so it is no pure rule: it is an adaptation of its own that
 steps along preconditioned gradients.
@@ -12,24 +11,30 @@ steps along preconditioned gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from warpgrad.adaptation import Adaptation, Inner, Point, Transition
+from warpgrad.baselines.kfac_curvlinops import library_factors
+from warpgrad.baselines.kfac_factors import (
+    Fisher,
+    Likelihood,
+    Seen,
+    batch_factors,
+    factored_layers,
+    parameter_name,
+    watched,
+)
 from warpgrad.errors import WarpgradError
-from warpgrad.keys import generator
+from warpgrad.keys import fold, generator
 from warpgrad.learner import Learner
 from warpgrad.rules import SGD
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors, gradients, leaves
-
-Layer = nn.Linear | nn.Conv2d
 
 
 @dataclass(frozen=True)
@@ -38,11 +43,13 @@ class KFAC:
 
     lr: float
     """α, for every parameter."""
-    likelihood: Literal["categorical", "gaussian"] = "categorical"
+    likelihood: Likelihood = "categorical"
     """p: a softmax over the outputs, or a Gaussian of variance 1 around them."""
-    fisher: Literal["sampled", "exact", "empirical"] = "sampled"
+    fisher: Fisher = "sampled"
     """Over which y the gradients g are taken: one drawn from the model per example, all of them weighted by the
     model's probabilities (a backward pass for each output), or the observed one."""
+    factors: Literal["own", "curvlinops"] = "own"
+    """Who estimates A and G: this package, or curvlinops (extra `kfac`). Their steps are equal but for rounding."""
     damping: float = 0.03
     """λ, divided between A and G so that A ⊗ G gains about λI."""
     decay: float = 0.95
@@ -64,15 +71,6 @@ class KFAC:
             raise WarpgradError("KFAC: estimate_every and invert_every are at least 1 step.")
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """What passed through the network in one forward call."""
-
-    inputs: Tensors
-    outputs: Tensors
-    final: list[Tensor]
-
-
 class KFACAdaptation(Adaptation):
     """One task under adaptation, with every linear layer's and convolution's gradient preconditioned.
 
@@ -83,18 +81,18 @@ class KFACAdaptation(Adaptation):
     def __init__(self, learner: Learner, task: Task, key: int, settings: KFAC) -> None:
         super().__init__(learner, SGD(settings.lr), task, key)
         self.settings = settings
-        self.layers = _layers(learner)
+        self.layers = factored_layers(learner)
 
     def step(self, point: Point) -> Transition:
         k = cast(int, point.k)
         theta = leaves(point.theta)
         estimates = k % self.settings.estimate_every == 0
-        with self._watched() as seen:
+        with watched(self.learner, self.layers) as seen:
             loss, buffers = self.task_loss(theta, point.buffers, k)
         self.check_finite(loss, "the task loss", k)
         state = dict(point.state)
         if estimates:
-            self._estimate(seen, loss, k, state)
+            self._estimate(point, seen, loss, state)
         (gradient,) = gradients(loss, theta, what="the task loss", allow_unused=self.learner.allow_unused)
         if k % self.settings.invert_every == 0:
             for name in self.layers:
@@ -104,70 +102,28 @@ class KFACAdaptation(Adaptation):
             new_theta, _ = self.update(direction, {}, point.theta)
         return self.transition(point, Inner(loss, gradient, theta, buffers), new_theta, state)
 
-    @contextmanager
-    def _watched(self) -> Iterator[_Seen]:
-        """Keep what goes in and out of every layer, and the model's output, in the calls inside the block."""
-        seen = _Seen({}, {}, [])
-
-        def watch(name: str) -> Any:
-            def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-                del module
-                if name in seen.inputs:
-                    raise WarpgradError(f"KFAC cannot precondition '{name}': the model calls it more than once.")
-                seen.inputs[name] = inputs[0].detach()
-                seen.outputs[name] = output
-
-            return hook
-
-        handles = [layer.register_forward_hook(watch(name)) for name, layer in self.layers.items()]
-        final = self.learner.module.register_forward_hook(lambda *call: seen.final.append(call[-1]))
-        try:
-            yield seen
-        finally:
-            for handle in (*handles, final):
-                handle.remove()
-
-    def _estimate(self, seen: _Seen, loss: Tensor, k: int, state: Tensors) -> None:
+    def _estimate(self, point: Point, seen: Seen, loss: Tensor, state: Tensors) -> None:
         """Move the factors towards those of this batch."""
-        output = seen.final[-1]
-        factors = {f"kfac/A/{name}": _input_factor(self.layers[name], seen.inputs[name]) for name in self.layers}
-        for direction in self._output_gradients(output, loss, k):
-            found = torch.autograd.grad(output, list(seen.outputs.values()), direction, retain_graph=True)
-            for name, gradient in zip(seen.outputs, found, strict=True):
-                rows = _rows(self.layers[name], gradient)
-                own = rows.T @ rows / len(rows)
-                place = f"kfac/G/{name}"
-                factors[place] = factors[place] + own if place in factors else own
-        estimates_before = k // self.settings.estimate_every
-        kept = min(self.settings.decay, 1.0 - 1.0 / (estimates_before + 1))
-        for place, factor in factors.items():
-            state[place] = torch.lerp(factor, state[place], kept) if place in state else factor
-
-    def _output_gradients(self, output: Tensor, loss: Tensor, k: int) -> Iterator[Tensor]:
-        """Gradients of −log p for the model's output, one row per example; their outer products sum to the Fisher
-        matrix of the output."""
-        settings = self.settings
-        if settings.fisher == "empirical":
-            (observed,) = torch.autograd.grad(loss, output, retain_graph=True)
-            yield observed * len(output)
-            return
-        flat = output.detach()
-        draw = generator(self.key, k, "fisher")
-        if settings.likelihood == "gaussian":
-            if settings.fisher == "sampled":
-                yield torch.randn(flat.shape, generator=draw, dtype=flat.dtype).to(flat.device)
-                return
-            for place in range(flat.shape[1]):
-                yield F.one_hot(torch.tensor(place), flat.shape[1]).to(flat).expand_as(flat)
-            return
-        chances = flat.softmax(dim=1)
-        if settings.fisher == "sampled":
-            drawn = torch.multinomial(chances.cpu(), 1, generator=draw)[:, 0].to(flat.device)
-            yield chances - F.one_hot(drawn, flat.shape[1])
-            return
-        for place in range(flat.shape[1]):
-            unit = F.one_hot(torch.tensor(place), flat.shape[1]).to(flat)
-            yield chances[:, place : place + 1].sqrt() * (chances - unit)
+        settings, k = self.settings, cast(int, point.k)
+        place = (self.key, k, "fisher")
+        if settings.factors == "own":
+            found = batch_factors(self.layers, seen, loss, settings.likelihood, settings.fisher, generator(*place))
+        else:
+            found = library_factors(
+                self.learner,
+                self.layers,
+                point.theta,
+                point.buffers,
+                seen,
+                settings.likelihood,
+                settings.fisher,
+                fold(*place),
+            )
+        estimates_before = k // settings.estimate_every
+        kept = min(settings.decay, 1.0 - 1.0 / (estimates_before + 1))
+        for name, factor in found.items():
+            state_name = f"kfac/{name}"
+            state[state_name] = torch.lerp(factor, state[state_name], kept) if state_name in state else factor
 
     def _inverses(self, name: str, inputs: Tensor, outputs: Tensor) -> Tensors:
         """(A + π√λ I)⁻¹ and (G + √λ/π I)⁻¹, π² the ratio of their mean eigenvalues."""
@@ -182,7 +138,7 @@ class KFACAdaptation(Adaptation):
     def _preconditioned(self, gradient: Tensors, state: Mapping[str, Tensor]) -> Tensors:
         direction = dict(gradient)
         for name, layer in self.layers.items():
-            weight, bias = _named(name, "weight"), _named(name, "bias")
+            weight, bias = parameter_name(name, "weight"), parameter_name(name, "bias")
             matrix = gradient[weight].flatten(1)
             if layer.bias is not None:
                 matrix = torch.cat([matrix, gradient[bias][:, None]], dim=1)
@@ -196,44 +152,6 @@ class KFACAdaptation(Adaptation):
         size = self.settings.lr**2 * sum(float((direction[name] * value).sum()) for name, value in gradient.items())
         scale = min(1.0, math.sqrt(self.settings.clip / size)) if size > 0 else 1.0
         return {name: value * scale for name, value in direction.items()}
-
-
-def _layers(learner: Learner) -> dict[str, Layer]:
-    """The layers of θ that have Kronecker factors."""
-    found: dict[str, Layer] = {}
-    for name, module in learner.module.named_modules():
-        if not isinstance(module, nn.Linear | nn.Conv2d) or _named(name, "weight") not in learner.theta0:
-            continue
-        if isinstance(module, nn.Conv2d) and (module.groups != 1 or isinstance(module.padding, str)):
-            raise WarpgradError(
-                f"KFAC cannot precondition '{name}': it takes ungrouped convolutions with padding=<int>."
-            )
-        found[name] = module
-    if not found:
-        raise WarpgradError("KFAC found no linear layer or convolution among the task parameters.")
-    return found
-
-
-def _input_factor(layer: Layer, inputs: Tensor) -> Tensor:
-    """A, with the row and column of the bias at the end."""
-    count = len(inputs)
-    if isinstance(layer, nn.Conv2d):
-        padding = cast("tuple[int, int]", layer.padding)
-        inputs = F.unfold(inputs, layer.kernel_size, layer.dilation, padding, layer.stride)
-    rows = _rows(layer, inputs)
-    if layer.bias is not None:
-        rows = torch.cat([rows, rows.new_ones(len(rows), 1)], dim=1)
-    return rows.T @ rows / count
-
-
-def _named(layer: str, local: str) -> str:
-    return f"{layer}.{local}" if layer else local
-
-
-def _rows(layer: Layer, values: Tensor) -> Tensor:
-    """[examples and locations, channels]."""
-    last = values.movedim(1, -1) if isinstance(layer, nn.Conv2d) else values
-    return last.reshape(-1, last.shape[-1])
 
 
 def _inverse(name: str, factor: Tensor, damping: float) -> Tensor:

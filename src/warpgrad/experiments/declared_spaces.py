@@ -13,16 +13,17 @@ Spaces = Mapping[str, Mapping[str, Space]]
 
 _STEP_SIZE = FloatRange(0.01, 1.0, log=True)
 _INITIALISATION: Mapping[str, Space] = {"inner_lr": _STEP_SIZE, "theta0_lr": _STEP_SIZE}
+_KFAC: Mapping[str, Space] = {
+    "inner_lr": _STEP_SIZE,
+    "kfac_damping": FloatRange(1e-3, 1.0, log=True),
+    "kfac_clip": FloatRange(1e-2, 1.0, log=True),
+}
 
 OMNIGLOT: Spaces = {
     "warp-leap": {**_INITIALISATION, "meta_lr": _STEP_SIZE},
     **dict.fromkeys(("leap", "reptile", "fomaml", "maml", "finetuning"), _INITIALISATION),
     "sgd": {"inner_lr": _STEP_SIZE},
-    "kfac": {
-        "inner_lr": _STEP_SIZE,
-        "kfac_damping": FloatRange(1e-3, 1.0, log=True),
-        "kfac_clip": FloatRange(1e-2, 1.0, log=True),
-    },
+    **dict.fromkeys(("kfac", "kfac-curvlinops"), _KFAC),
 }
 
 _WARPED: Mapping[str, Space] = {"meta_lr": FloatRange(1e-4, 1e-2, log=True)}

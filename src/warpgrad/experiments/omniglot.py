@@ -18,6 +18,8 @@ shifted at random. Meta-training runs on up to 25 alphabets; ten others are adap
 | `sgd`        | random                               | none                 | SGD, larger batch and step size    |
 | `kfac`       | random                               | none                 | KFAC, larger batch and step size   |
 
+`kfac-curvlinops` is `kfac` with the factors of an independent library, as a check.
+
 The head is part of the learned initialisation for all but finetuning. Batch-norm uses batch statistics in adaptation
 and in the meta-loss; at test, running statistics of the task itself, reset at its start.
 """
@@ -29,6 +31,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warpgrad.baselines.kfac_curvlinops import load_curvlinops
 from warpgrad.data import Alphabets
 from warpgrad.engine.run_directory import RunDirectory, newest_checkpoint
 from warpgrad.engine.state import load_learner
@@ -36,7 +39,7 @@ from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group, require
 from warpgrad.experiments.declared_spaces import OMNIGLOT
-from warpgrad.experiments.omniglot_config import METHODS, PRESETS, OmniglotConfig
+from warpgrad.experiments.omniglot_config import KFACS, METHODS, PRESETS, OmniglotConfig
 from warpgrad.experiments.omniglot_data import chosen_data, open_data
 from warpgrad.experiments.omniglot_evaluation import evaluate_on_alphabets
 from warpgrad.experiments.omniglot_methods import (
@@ -81,8 +84,10 @@ class Omniglot(Experiment[OmniglotConfig]):
             raise WarpgradError(f"{config.method} does not learn α; leave --learned-alpha to warp-leap.")
         if config.theta0 == "random" and config.method != "warp-leap" and not config.from_scratch:
             raise WarpgradError(f"{config.method} learns nothing but θ0, so theta0 cannot be random.")
-        if config.method == "kfac" and config.momentum:
-            raise WarpgradError("kfac has no momentum; leave --momentum to the other methods.")
+        if config.method in KFACS and config.momentum:
+            raise WarpgradError(f"{config.method} has no momentum; leave --momentum to the other methods.")
+        if config.method == "kfac-curvlinops":
+            load_curvlinops()
         return dataclasses.replace(super().check(config), data=chosen_data(config.data))
 
     def train(self, config: OmniglotConfig, execution: Execution) -> int:

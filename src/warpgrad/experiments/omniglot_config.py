@@ -10,8 +10,10 @@ from typing import Literal
 from warpgrad.data import AlphabetProtocol
 from warpgrad.experiments.base import Config
 
-METHODS = ("warp-leap", "leap", "reptile", "fomaml", "maml", "finetuning", "sgd", "kfac")
-SCRATCH = ("sgd", "kfac")
+METHODS = ("warp-leap", "leap", "reptile", "fomaml", "maml", "finetuning", "sgd", "kfac", "kfac-curvlinops")
+KFACS = ("kfac", "kfac-curvlinops")
+"""KFAC with factors of our own, and with those of the library curvlinops (extra `kfac`): the same but for rounding."""
+SCRATCH = ("sgd", *KFACS)
 """Methods without meta-training: they begin at random weights."""
 
 

@@ -14,7 +14,7 @@ from warpgrad.baselines.kfac import KFAC, KFACAdaptation
 from warpgrad.data import Alphabets, ImageStore
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.omniglot_activations import ActivationRecord
-from warpgrad.experiments.omniglot_config import OmniglotConfig
+from warpgrad.experiments.omniglot_config import KFACS, OmniglotConfig
 from warpgrad.experiments.omniglot_data import data_name
 from warpgrad.experiments.omniglot_methods import distance_names
 from warpgrad.fitting import evaluate
@@ -124,11 +124,12 @@ def evaluate_on_alphabets(config: OmniglotConfig, learner: Learner, rule: Rule, 
 
 def _adaptation(config: OmniglotConfig, learner: Learner, rule: Rule, task: Any, key: int) -> Adaptation:
     assert isinstance(task, AlphabetTask)
-    if config.method != "kfac":
+    if config.method not in KFACS:
         return Adaptation(learner, rule, task, key)
     settings = KFAC(
         config.test_lr,
         fisher=config.kfac_fisher,
+        factors="curvlinops" if config.method == "kfac-curvlinops" else "own",
         damping=config.kfac_damping,
         estimate_every=config.kfac_estimate_every,
         invert_every=config.kfac_invert_every,
