@@ -34,8 +34,7 @@ from warpgrad.estimate import (
 )
 from warpgrad.experiments import EXPERIMENTS
 from warpgrad.experiments.base import Config, Execution, Experiment
-from warpgrad.experiments.continual import untrained
-from warpgrad.experiments.runner import settings
+from warpgrad.experiments.runner import kept, without_meta_training
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Toy(Experiment[ToyConfig]):
 
     def train(self, config: ToyConfig, execution: Execution) -> int:
         if config.method == "none":
-            return untrained(settings(self, config), execution)
+            return without_meta_training(self, config, execution)
         torch.manual_seed(config.seed)
         learner = wg.Learner(nn.Sequential(nn.Linear(3, 5), wg.Warp(nn.Linear(5, 5)), nn.Linear(5, 1)))
         tasks = [wg.SupervisedTask(torch.randn(8, 3), torch.randn(8, 1), F.mse_loss, batch_size=4) for _ in range(4)]
@@ -71,8 +70,7 @@ class Toy(Experiment[ToyConfig]):
             meta_steps=config.meta_steps,
             validate=lambda learner: {"score": 1.0},
             validate_every=config.validate_every,
-            run=execution.directory,
-            config=settings(self, config),
+            **kept(self, config, execution),
         )
         return len(records)
 

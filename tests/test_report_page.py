@@ -9,7 +9,7 @@ import pytest
 
 from report_pages import HOSTILE, Parsed, full_page, linear, png
 from warpgrad.errors import WarpgradError
-from warpgrad.report import Page, Paragraph, Section
+from warpgrad.report import Figure, Gallery, Page, Paragraph, Section
 
 __all__ = ["png"]
 
@@ -114,6 +114,15 @@ def test_writing_is_whole_or_not_at_all(tmp_path, monkeypatch):
         Page("New").write(place)
     assert place.read_bytes() == old
     assert [file.name for file in place.parent.iterdir()] == ["report.html"]
+
+
+def test_figures_are_written_one_by_one_those_side_by_side_too(tmp_path, png):
+    svg = b"<svg xmlns='http://www.w3.org/2000/svg'/>"
+    pair = Gallery([Figure(svg, "first"), Figure(png, "second")])
+    page = Page("t", "t").add(Section("Tasks, and more").add(pair, Paragraph("words"), Figure(png, "third")))
+    written = page.write_figures(tmp_path)
+    assert [path.name for path in written] == ["tasks-and-more-1.svg", "tasks-and-more-2.png", "tasks-and-more-3.png"]
+    assert [path.read_bytes() for path in written] == [svg, png, png]
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):

@@ -28,14 +28,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from warpgrad.engine.files import read_json
-from warpgrad.engine.run_directory import RunDirectory
 from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group, Row, Table, require
 from warpgrad.experiments.continual_evaluation import evaluation, validation
 from warpgrad.experiments.continual_setup import WARPED, ContinualConfig, algorithm, build, family, schedule, trained
 from warpgrad.experiments.declared_spaces import CONTINUAL
-from warpgrad.experiments.runner import settings
+from warpgrad.experiments.runner import kept, without_meta_training
 
 if TYPE_CHECKING:
     from warpgrad.report.page import Page
@@ -139,7 +138,7 @@ class Continual(Experiment[ContinualConfig]):
 
     def train(self, config: ContinualConfig, execution: Execution) -> int:
         if config.method not in WARPED:
-            return untrained(settings(self, config), execution)
+            return without_meta_training(self, config, execution)
         if config.meta_schedule == "cosine" and not execution.fresh:
             check_length(config, execution.directory)
         method = build(config)
@@ -153,14 +152,9 @@ class Continual(Experiment[ContinualConfig]):
             schedule=schedule(config),
             clip=config.meta_clip or None,
             meta_steps=config.meta_steps,
-            seed=config.seed,
             validate=validation(config),
             validate_every=config.validate_every,
-            run=execution.directory,
-            config=settings(self, config),
-            fresh=execution.fresh,
-            tensorboard=execution.tensorboard,
-            progress=execution.progress,
+            **kept(self, config, execution),
         )
         return len(records)
 
@@ -187,11 +181,3 @@ def check_length(config: ContinualConfig, directory: Path) -> None:
             f"the run in {directory} was planned for {planned} meta-steps and its schedule ends there: it cannot be "
             f"carried on to {config.meta_steps}; choose another directory, or --meta-schedule constant from the start."
         )
-
-
-def untrained(config: Mapping[str, Any], execution: Execution) -> int:
-    """A run directory of a method that meta-learns nothing; returns its 0 meta-steps."""
-    directory = RunDirectory(execution.directory, config, fresh=execution.fresh)
-    directory.begin_metrics(0)
-    directory.close()
-    return 0

@@ -40,7 +40,7 @@ from warpgrad.experiments.few_shot_data import open_data
 from warpgrad.experiments.few_shot_evaluation import evaluate_on_episodes
 from warpgrad.experiments.few_shot_methods import meta_optimisers, recipe
 from warpgrad.experiments.few_shot_tables import NAME, TABLES
-from warpgrad.experiments.runner import settings
+from warpgrad.experiments.runner import kept
 from warpgrad.fitting import score
 from warpgrad.learner import Learner
 from warpgrad.tasks.episodes import EpisodeFamily, FewShotImages
@@ -105,15 +105,10 @@ class FewShot(Experiment[FewShotConfig]):
             optimiser=meta_optimisers(config),
             clip=config.meta_clip,
             meta_steps=config.meta_steps,
-            seed=config.seed,
             validate=validate,
             validate_every=config.validate_every,
             early_stopping=EarlyStopping("accuracy", config.patience or config.meta_steps, "max"),
-            run=execution.directory,
-            config=settings(self, config),
-            fresh=execution.fresh,
-            tensorboard=execution.tensorboard,
-            progress=execution.progress,
+            **kept(self, config, execution),
         )
         return len(records)
 

@@ -34,7 +34,7 @@ from warpgrad.engine.state import load_learner
 from warpgrad.engine.training import meta_train
 from warpgrad.experiments.base import Config, Execution, Experiment, Group, Row, Table, require
 from warpgrad.experiments.maze_evaluation import evaluated, mean_return
-from warpgrad.experiments.runner import settings
+from warpgrad.experiments.runner import kept
 from warpgrad.initialisers import MultiTask
 from warpgrad.keys import fold
 from warpgrad.learner import Learner
@@ -155,14 +155,9 @@ class MazeNavigation(Experiment[MazeConfig]):
             },
             clip=config.clip,
             meta_steps=config.meta_steps,
-            seed=config.seed,
             validate=validate,
             validate_every=config.validate_every,
-            run=execution.directory,
-            config=settings(self, config),
-            fresh=execution.fresh,
-            tensorboard=execution.tensorboard,
-            progress=execution.progress,
+            **kept(self, config, execution),
         )
         return len(records)
 

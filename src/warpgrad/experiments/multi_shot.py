@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpgrad.data.prepared import open_prepared
 from warpgrad.engine.early_stopping import EarlyStopping
-from warpgrad.engine.run_directory import RunDirectory, newest_checkpoint
+from warpgrad.engine.run_directory import newest_checkpoint
 from warpgrad.engine.state import load_learner
 from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
@@ -35,7 +35,7 @@ from warpgrad.experiments.multi_shot_config import METHODS, PRESETS, MultiShotCo
 from warpgrad.experiments.multi_shot_evaluation import evaluate_on_tasks, validation_scores
 from warpgrad.experiments.multi_shot_methods import algorithm_of, meta_optimisers, method_of
 from warpgrad.experiments.multi_shot_tables import NAME, TABLES
-from warpgrad.experiments.runner import settings
+from warpgrad.experiments.runner import kept, without_meta_training
 from warpgrad.tasks.episodes import FewShotImages
 from warpgrad.tasks.many_shot import ManyShotFamily
 
@@ -77,7 +77,7 @@ class MultiShot(Experiment[MultiShotConfig]):
 
     def train(self, config: MultiShotConfig, execution: Execution) -> int:
         if config.from_scratch:
-            return self._begin(config, execution)
+            return without_meta_training(self, config, execution)
         images = open_images(config)
         method = method_of(config, images.store.shape)
         records = meta_train(
@@ -90,15 +90,10 @@ class MultiShot(Experiment[MultiShotConfig]):
             optimiser=meta_optimisers(config),
             clip=config.meta_clip,
             meta_steps=config.meta_steps,
-            seed=config.seed,
             validate=lambda learner: validation_scores(config, images, learner, method.rule),
             validate_every=config.validate_every,
             early_stopping=EarlyStopping("auc", config.patience or config.meta_steps, "max"),
-            run=execution.directory,
-            config=settings(self, config),
-            fresh=execution.fresh,
-            tensorboard=execution.tensorboard,
-            progress=execution.progress,
+            **kept(self, config, execution),
         )
         return len(records)
 
@@ -118,15 +113,6 @@ class MultiShot(Experiment[MultiShotConfig]):
         from warpgrad.experiments.multi_shot_results import result_lines
 
         return result_lines(groups)
-
-    def _begin(self, config: MultiShotConfig, execution: Execution) -> int:
-        """A run without meta-training is a run directory with no meta-steps in it."""
-        run = RunDirectory(execution.directory, settings(self, config), fresh=execution.fresh)
-        try:
-            run.begin_metrics(0)
-        finally:
-            run.close()
-        return 0
 
 
 def open_images(config: MultiShotConfig) -> FewShotImages:

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpgrad.baselines.kfac_curvlinops import load_curvlinops
 from warpgrad.data import Alphabets
-from warpgrad.engine.run_directory import RunDirectory, newest_checkpoint
+from warpgrad.engine.run_directory import newest_checkpoint
 from warpgrad.engine.state import load_learner
 from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
@@ -50,7 +50,7 @@ from warpgrad.experiments.omniglot_methods import (
     training_tasks,
 )
 from warpgrad.experiments.omniglot_tables import TABLES
-from warpgrad.experiments.runner import settings
+from warpgrad.experiments.runner import kept, without_meta_training
 from warpgrad.layers import OMNIGLOT_WARPS
 from warpgrad.learner import Learner
 from warpgrad.rules.base import Rule
@@ -92,7 +92,7 @@ class Omniglot(Experiment[OmniglotConfig]):
 
     def train(self, config: OmniglotConfig, execution: Execution) -> int:
         if config.from_scratch:
-            return self._begin(config, execution)
+            return without_meta_training(self, config, execution)
         store = open_data(config.data)
         alphabets = Alphabets(store, config.seed, config.protocol)
         tasks = alphabet_tasks(
@@ -113,12 +113,7 @@ class Omniglot(Experiment[OmniglotConfig]):
             optimiser=chosen.optimiser,
             clip=chosen.clip,
             meta_steps=config.meta_steps,
-            seed=config.seed,
-            run=execution.directory,
-            config=settings(self, config),
-            fresh=execution.fresh,
-            tensorboard=execution.tensorboard,
-            progress=execution.progress,
+            **kept(self, config, execution),
         )
         return len(records)
 
@@ -135,15 +130,6 @@ class Omniglot(Experiment[OmniglotConfig]):
         from warpgrad.experiments.comparison import result_lines
 
         return result_lines(groups)
-
-    def _begin(self, config: OmniglotConfig, execution: Execution) -> int:
-        """A run without meta-training is a run directory with no meta-steps in it."""
-        run = RunDirectory(execution.directory, settings(self, config), fresh=execution.fresh)
-        try:
-            run.begin_metrics(0)
-        finally:
-            run.close()
-        return 0
 
 
 def trained(config: OmniglotConfig, directory: Path) -> tuple[Learner, Rule]:

@@ -18,6 +18,7 @@ import torch
 
 from warpgrad.engine.distributed import RankLostError, joined
 from warpgrad.engine.files import read_json, write_json
+from warpgrad.engine.run_directory import RunDirectory
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import C, Execution, Experiment
 from warpgrad.version import __version__
@@ -27,6 +28,28 @@ def settings(experiment: Experiment[C], config: C) -> dict[str, Any]:
     """The config as it stands in config.json."""
     values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=str))
     return {"experiment": experiment.name, **values}
+
+
+def kept(experiment: Experiment[C], config: C, execution: Execution) -> dict[str, Any]:
+    """What every run hands to `meta_train` beside its parts: the seed, and where and how it is kept."""
+    return {
+        "seed": config.seed,
+        "run": execution.directory,
+        "config": settings(experiment, config),
+        "fresh": execution.fresh,
+        "tensorboard": execution.tensorboard,
+        "progress": execution.progress,
+    }
+
+
+def without_meta_training(experiment: Experiment[C], config: C, execution: Execution) -> int:
+    """A run of a method that learns nothing across tasks: a run directory with no meta-steps in it."""
+    directory = RunDirectory(execution.directory, settings(experiment, config), fresh=execution.fresh)
+    try:
+        directory.begin_metrics(0)
+    finally:
+        directory.close()
+    return 0
 
 
 def default_directory(experiment: Experiment[C], config: C, root: Path = Path("runs")) -> Path:

@@ -35,7 +35,7 @@ from warpgrad.engine.training import meta_train
 from warpgrad.experiments.base import Config, Execution, Experiment, Group, Row, Table, require
 from warpgrad.experiments.declared_spaces import SYNTHETIC
 from warpgrad.experiments.minima import minima, reached
-from warpgrad.experiments.runner import settings
+from warpgrad.experiments.runner import kept
 from warpgrad.geometry import invert, jacobian
 from warpgrad.keys import fold, generator
 from warpgrad.learner import Learner
@@ -129,12 +129,7 @@ class Synthetic(Experiment[SyntheticConfig]):
             objective=method.objective,
             optimiser=partial(OPTIMISERS[config.meta_optimiser], lr=config.meta_lr),
             meta_steps=config.meta_steps,
-            seed=config.seed,
-            run=execution.directory,
-            config=settings(self, config),
-            fresh=execution.fresh,
-            tensorboard=execution.tensorboard,
-            progress=execution.progress,
+            **kept(self, config, execution),
         )
         return len(records)
 

@@ -48,6 +48,13 @@ class Gallery(Block):
         return element("div", *(figure.render(outline) for figure in self.figures), class_="gallery")
 
 
+def figures_of(block: Block) -> Sequence[Figure]:
+    """The figures that a block shows."""
+    if isinstance(block, Gallery):
+        return block.figures
+    return [block] if isinstance(block, Figure) else []
+
+
 def image_type(image: bytes) -> str:
     """`image/png` or `image/svg+xml`, by what the bytes are and not by a name."""
     if image.startswith(_PNG) and len(image) > 33:

@@ -17,7 +17,7 @@ from typing import Self
 
 from warpgrad.engine.files import write_bytes
 from warpgrad.report.blocks import Outline, Section, rendered
-from warpgrad.report.images import Figure, image_type
+from warpgrad.report.images import figures_of, image_type
 from warpgrad.report.markup import Markup, element, inline
 from warpgrad.version import __version__
 
@@ -71,7 +71,7 @@ class Page:
         """Write every figure of the sections to a file of its own, named after its section and place in it."""
         written = []
         for section in self.sections:
-            figures = [block for block in section.blocks if isinstance(block, Figure)]
+            figures = [figure for block in section.blocks for figure in figures_of(block)]
             for place, figure in enumerate(figures, start=1):
                 name = re.sub(r"\W+", "-", section.title.lower()).strip("-")
                 ending = image_type(figure.image).removeprefix("image/").removesuffix("+xml")
