@@ -113,7 +113,7 @@ NATURAL = Table(
     (
         _natural("SGD", "sgd", 40.1, small=4),
         _natural("KFAC", "kfac", 58.2, small=4),
-        _natural("linear warp", "warp-leap", 68.0, small=2),
+        _natural("linear warp", "warp-leap", 68.0, small=1),
         _natural("non-linear warp", "warp-leap", 81.3, small=1, warp="two-layer+bn+res+relu"),
     ),
     seeds=ABLATION_SEEDS,
