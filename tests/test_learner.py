@@ -223,6 +223,53 @@ def test_batch_norm_policies():
     assert not torch.allclose(outputs["batch"], outputs["frozen"])
 
 
+def one_batch_norm():
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 2)).double()
+
+
+def test_corrected_statistics_are_means_over_the_batches_alone():
+    """After n batches with momentum m, batch i weighs m (1 − m)^(n − i) / (1 − (1 − m)^n): as here."""
+    module = one_batch_norm()
+    learner = wg.Learner(module, warp=(), batch_norm="corrected")
+    theta, buffers = learner.start(0), learner.buffers()
+    unseen = torch.randn(5, 1, 4, 4, dtype=torch.float64)
+    assert torch.isfinite(learner.bind(theta, buffers, training=False)(unseen)).all()
+    batches = [torch.randn(6, 1, 4, 4, dtype=torch.float64) + place for place in range(3)]
+    for batch in batches:
+        forward = learner.bind(theta, buffers)
+        forward(batch)
+        buffers = forward.buffers
+    momentum = module[1].momentum
+    weights = [momentum * (1 - momentum) ** (2 - place) for place in range(3)]
+    inside = [module[0](batch).detach() for batch in batches]
+    mean, variance = (
+        sum(w * value for w, value in zip(weights, values, strict=True)) / sum(weights)
+        for values in ([x.mean((0, 2, 3)) for x in inside], [x.var((0, 2, 3)) for x in inside])
+    )
+    twin = one_batch_norm()
+    twin.load_state_dict(module.state_dict())
+    twin[1].running_mean.copy_(mean)
+    twin[1].running_var.copy_(variance)
+    expected = twin.eval()(unseen)
+    torch.testing.assert_close(learner.bind(theta, buffers, training=False)(unseen), expected)
+    torch.testing.assert_close(learner.adapted(theta, buffers)(unseen), expected)
+    assert not torch.allclose(wg.Learner(module, warp=()).bind(theta, buffers, training=False)(unseen), expected)
+
+
+def test_a_cumulative_average_needs_no_correction():
+    module = one_batch_norm()
+    module[1].momentum = None
+    learner = wg.Learner(module, warp=(), batch_norm="corrected")
+    forward = learner.bind(learner.start(0), learner.buffers())
+    forward(torch.randn(6, 1, 4, 4, dtype=torch.float64))
+    unseen = torch.randn(5, 1, 4, 4, dtype=torch.float64)
+    outputs = [
+        wg.Learner(module, warp=(), batch_norm=policy).bind(learner.start(0), forward.buffers, training=False)(unseen)
+        for policy in ("running", "corrected")
+    ]
+    assert torch.equal(*outputs)
+
+
 def test_dropout_is_keyed_and_leaves_the_callers_random_state_alone():
     module = nn.Sequential(nn.Linear(3, 50), nn.Dropout(0.5), wg.Warp(nn.Linear(50, 2)))
     learner = wg.Learner(module)

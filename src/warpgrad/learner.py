@@ -18,7 +18,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import fold, isolated_rng, seed_global
-from warpgrad.normalisation import POLICIES, BatchNormPolicy, Modes, reset_statistics, without_statistics
+from warpgrad.normalisation import (
+    POLICIES,
+    TRACKING,
+    BatchNormPolicy,
+    Modes,
+    corrected_statistics,
+    reset_statistics,
+    without_statistics,
+)
 from warpgrad.partition import Selector, matches, partition, unmark
 from warpgrad.second_order import SecondOrderKernels
 from warpgrad.swapping import Swapper
@@ -112,7 +120,7 @@ class Learner:
     def buffers(self) -> Tensors:
         """The buffers a task starts with."""
         buffers = detached(dict(self.module.named_buffers()))
-        return reset_statistics(self.module, buffers) if self.batch_norm == "running" else buffers
+        return reset_statistics(self.module, buffers) if self.batch_norm in TRACKING else buffers
 
     def bind(
         self,
@@ -131,6 +139,8 @@ class Learner:
         if self.channels_last:
             # Updates and the replay buffer may have lost the layout.
             theta = {name: laid_channels_last(value) for name, value in theta.items()}
+        if not training:
+            buffers = self._test_buffers(buffers)
         return Forward(self, theta, self.phi if phi is None else phi, buffers, key, training)
 
     def adapted(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
@@ -141,11 +151,14 @@ class Learner:
         module = copy.deepcopy(self.module)
         state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         with torch.no_grad():
-            for name, value in {**theta, **buffers}.items():
+            for name, value in {**theta, **self._test_buffers(buffers)}.items():
                 state[name].copy_(value)
         if self.batch_norm == "batch":
             without_statistics(module)
         return unmark(module).requires_grad_(True).eval()
+
+    def _test_buffers(self, buffers: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return corrected_statistics(self.module, buffers) if self.batch_norm == "corrected" else buffers
 
     @contextmanager
     def substituted(self, phi: Tensors, constants: Tensors) -> Iterator[None]:

@@ -1,27 +1,32 @@
 """What batch-norm does while a task is learned, while the meta-loss is taken, and at test.
 
-| policy    | adaptation and meta-loss | test                      | statistics                          |
-|-----------|--------------------------|---------------------------|-------------------------------------|
-| `running` | batch statistics         | the task's running ones   | reset at the start of every task    |
-| `batch`   | batch statistics         | batch statistics          | never used                          |
-| `frozen`  | the module's own ones    | the module's own ones     | never changed                       |
+| policy      | adaptation and meta-loss | test                            | statistics                       |
+|-------------|--------------------------|---------------------------------|----------------------------------|
+| `running`   | batch statistics         | the task's running ones         | reset at the start of every task |
+| `corrected` | batch statistics         | the same, freed of their start  | reset at the start of every task |
+| `batch`     | batch statistics         | batch statistics                | never used                       |
+| `frozen`    | the module's own ones    | the module's own ones           | never changed                    |
 
 `running` is the default. The statistics that the meta-loss sees are thrown away: only adaptation moves them.
 
 What bites: running statistics begin at mean 0 and variance 1, and with the usual momentum of 0.1 they need some tens
-of steps to arrive. For tasks of a few steps use `batch`, or give the layers `momentum=None` (a cumulative average).
+of steps to arrive. For tasks of a few steps use `corrected`, which takes out what is left of the 0 and the 1 after n
+batches, (1 − momentum)ⁿ of them, or `batch`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-BatchNormPolicy = Literal["running", "batch", "frozen"]
-POLICIES: tuple[BatchNormPolicy, ...] = ("running", "batch", "frozen")
+BatchNormPolicy = Literal["running", "corrected", "batch", "frozen"]
+POLICIES: tuple[BatchNormPolicy, ...] = ("running", "corrected", "batch", "frozen")
+TRACKING: tuple[BatchNormPolicy, ...] = ("running", "corrected")
+"""Those under which a task has statistics of its own."""
 
 
 class Modes:
@@ -33,7 +38,7 @@ class Modes:
             for training, flags in self._flags.items():
                 flag = training
                 if isinstance(child, _NormBase):
-                    flag = {"running": training, "batch": True, "frozen": False}[policy]
+                    flag = training if policy in TRACKING else policy == "batch"
                 flags.append((child, flag))
 
     def apply(self, training: bool) -> None:
@@ -46,14 +51,25 @@ class Modes:
 def reset_statistics(module: nn.Module, buffers: dict[str, Tensor]) -> dict[str, Tensor]:
     """The buffers a task starts with: running mean 0, variance 1 and count 0; all other buffers as they are."""
     start = dict(buffers)
-    for path, child in module.named_modules():
-        if not isinstance(child, _NormBase):
-            continue
-        for local, value in (("running_mean", 0.0), ("running_var", 1.0), ("num_batches_tracked", 0)):
-            name = f"{path}.{local}" if path else local
-            if name in start:
-                start[name] = torch.full_like(start[name], value)
+    for _, (mean, variance, count) in _statistics(module, buffers):
+        for name, value in ((mean, 0.0), (variance, 1.0), (count, 0)):
+            start[name] = torch.full_like(start[name], value)
     return start
+
+
+def corrected_statistics(module: nn.Module, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Running statistics as if they had not begun at 0 and 1: weighted means over the n batches alone.
+
+    With momentum m a share of (1 − m)ⁿ is still the start. A cumulative average (momentum None) has no such share.
+    """
+    free = dict(buffers)
+    for layer, (mean, variance, count) in _statistics(module, buffers):
+        batches = int(buffers[count])
+        if batches and layer.momentum is not None:
+            begun = (1.0 - layer.momentum) ** batches
+            free[mean] = buffers[mean] / (1.0 - begun)
+            free[variance] = (buffers[variance] - begun) / (1.0 - begun)
+    return free
 
 
 def without_statistics(module: nn.Module) -> nn.Module:
@@ -63,3 +79,13 @@ def without_statistics(module: nn.Module) -> nn.Module:
             child.track_running_stats = False
             child.running_mean = child.running_var = child.num_batches_tracked = None
     return module
+
+
+def _statistics(module: nn.Module, buffers: Mapping[str, Tensor]) -> Iterator[tuple[_NormBase, tuple[str, str, str]]]:
+    """Every normalisation layer that tracks statistics, with the names of its mean, variance and count."""
+    for path, child in module.named_modules():
+        if isinstance(child, _NormBase):
+            locals_ = ("running_mean", "running_var", "num_batches_tracked")
+            mean, variance, count = (f"{path}.{local}" if path else local for local in locals_)
+            if mean in buffers:
+                yield child, (mean, variance, count)
