@@ -328,6 +328,7 @@ def test_the_cells_of_the_tables(tmp_path):
     counts = {row.label: sum(cell.row is row for cell in small) for row in tables["few-shot-cifar-5shot"].rows}
     assert counts == {"Warp-MAML": 2, "MAML": 2, "Meta-SGD": 1, "T-Nets": 1, "CAVIA": 1}
     assert {(cell.config.data, cell.config.shots, cell.config.filters) for cell in small} == {("cifar-fs", 5, 32)}
+    assert {cell.config.meta_steps for cell in small} == {1200}
     large = cells(EXPERIMENT, tables["few-shot-mini-1shot"], tmp_path, "paper", None)
     assert {cell.row.label: cell.config.filters for cell in large} == {
         "Warp-MAML": 128, "CAVIA": 128, "MAML": 32, "Reptile": 32, "Meta-SGD": 32, "(M)T-Net": 32,
@@ -353,6 +354,11 @@ def test_results_on_other_episodes_are_not_compared(runs, tiny):
     other = dataclasses.replace(one, evaluations=(EXPERIMENT.evaluate(tiny(method="maml", ways=4), runs["maml"]),))
     assert not comparable(one, other)
     assert result_lines([one, dataclasses.replace(other, label="4 ways")])[1][1][2] == ""
+    assert comparable(one, one)
+    found = one.evaluations[0]
+    changes = ({"query": 3}, {"batch_norm": "running"}, {"data_sha256": "other"}, {"tested_at": list(range(9))})
+    for change in changes:
+        assert not comparable(one, dataclasses.replace(one, evaluations=({**found, **change},))), change
 
 
 @pytest.mark.real_data

@@ -12,7 +12,7 @@ from warpgrad.report.statistics import Difference, Estimate, mean_interval, pair
 
 T = TypeVar("T")
 
-CONDITIONS = ("data", "split", "ways", "shots", "headline_steps")
+CONDITIONS = ("data", "data_sha256", "split", "ways", "shots", "query", "batch_norm", "headline_steps")
 """What evaluations must agree in before they are compared, where they name it."""
 
 ACCURACY: Mapping[str, str] = MappingProxyType({"accuracy": "accuracy % [95 % interval]"})
@@ -65,10 +65,14 @@ def settings_of(groups: Sequence[Group]) -> str:
 
 
 def comparable(first: Group, second: Group, measure: str = "accuracy") -> bool:
-    """Whether both were tested under the same conditions; what is measured at the end, after as many steps."""
+    """Whether both were tested under the same conditions; what is measured at the end, after as many steps.
+
+    Measures are taken at the end of adaptation, unless the evaluation names steps for its headline.
+    """
 
     def conditions(evaluation: dict[str, Any]) -> list[Any]:
-        end = evaluation["tested_at"][-1] if measure.endswith("_at_end") else None
+        at_end = measure.endswith("_at_end") or "headline_steps" not in evaluation
+        end = evaluation["tested_at"][-1] if at_end else None
         return [*(evaluation.get(name) for name in CONDITIONS), end]
 
     evaluations = [*first.evaluations, *second.evaluations]

@@ -35,3 +35,10 @@ CONTINUAL: Spaces = {
 }
 
 SYNTHETIC: Spaces = {"warpgrad": {"meta_lr": FloatRange(1e-4, 1e-1, log=True)}}
+
+_STEP, _ADAM = FloatRange(0.002, 0.5, log=True), FloatRange(1e-4, 1e-2, log=True)
+MULTI_SHOT: Spaces = {
+    "warp-leap": {"inner_lr": _STEP, "theta0_lr": _ADAM, "meta_lr": _ADAM},
+    **{method: {"inner_lr": _STEP, "theta0_lr": _ADAM} for method in ("leap", "reptile")},
+    "sgd": {"inner_lr": _STEP},
+}

@@ -31,6 +31,7 @@ from warpgrad.engine.state import load_learner
 from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group, require
+from warpgrad.experiments.declared_spaces import MULTI_SHOT
 from warpgrad.experiments.multi_shot_config import METHODS, PRESETS, MultiShotConfig
 from warpgrad.experiments.multi_shot_evaluation import evaluate_on_tasks, validation_scores
 from warpgrad.experiments.multi_shot_methods import algorithm_of, meta_optimisers, method_of
@@ -56,6 +57,7 @@ class MultiShot(Experiment[MultiShotConfig]):
     methods = METHODS
     presets: Mapping[str, MultiShotConfig] = PRESETS
     tables = TABLES
+    spaces = MULTI_SHOT
     sweep_metric = "auc"
 
     def check(self, config: MultiShotConfig) -> MultiShotConfig:

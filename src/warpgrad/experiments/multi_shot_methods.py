@@ -61,9 +61,9 @@ def warped_network(config: MultiShotConfig, shape: Shape) -> nn.Sequential:
 
 
 def _learner(config: MultiShotConfig, module: nn.Sequential, start: Mapping[str, Start] | None = None) -> Learner:
-    # Where nothing is marked as warp, all is θ.
+    # Where nothing is marked as warp, all is θ. Running statistics are tested long before they would have arrived.
     warp = None if "warp1" in dict(module.named_children()) else ()
-    return Learner(module.to(config.device), warp=warp, start=start, channels_last=True)
+    return Learner(module.to(config.device), warp=warp, start=start, batch_norm="corrected", channels_last=True)
 
 
 def _convnet(config: MultiShotConfig, shape: Shape) -> partial[nn.Sequential]:
