@@ -69,8 +69,8 @@ class WarpHyperCell(nn.Module):
         self.reset_parameters()
         self.meta_lstm = Warp(nn.LSTMCell(input_size + hidden_size, self.context_size))
         # The five P's stacked: one product instead of five.
-        self._gates = [hidden_size, rows, input_size, rows, rows]
-        projection = nn.Linear(self.context_size, sum(self._gates), bias=gate_bias is not None)
+        self.modulations = [hidden_size, rows, input_size, rows, rows]
+        projection = nn.Linear(self.context_size, sum(self.modulations), bias=gate_bias is not None)
         if gate_bias is not None:
             nn.init.constant_(projection.bias, gate_bias)
         self.projection = Warp(projection)
@@ -93,7 +93,7 @@ class WarpHyperCell(nn.Module):
         state = self.initial_state(x) if state is None else state
         h = state.task[0]
         meta = self.meta_lstm(torch.cat([x, h], dim=1), state.meta)
-        h_in, h_out, x_in, x_out, b = torch.split(torch.tanh(self.projection(meta[0])), self._gates, dim=1)
+        h_in, h_out, x_in, x_out, b = torch.split(torch.tanh(self.projection(meta[0])), self.modulations, dim=1)
         total = h_out * F.linear(h_in * h, self.weight_hh) + x_out * F.linear(x_in * x, self.weight_ih) + b * self.bias
         if self.task == "rnn":
             h = torch.tanh(total)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from warpgrad.maze.agents import Agent, State, Step, drawn
+from warpgrad.maze.weights import Weights
 
 ALPHA_SCALE, ETA = 0.01, 0.01
 """Standard deviation of α, and η, at the start."""
@@ -42,7 +43,8 @@ class PlasticAgent(Agent):
         trace = x.new_zeros(len(x), self.hidden, self.hidden)
         return (*super().start(x), *[trace] * self.traces)
 
-    def stepper(self) -> Step:
+    def stepper(self, weights: Weights) -> Step:
+        del weights  # most of their time goes into traces
         weight_ih, weight_hh, alpha, bias = self.weight_ih, self.weight_hh, self.alpha, self.bias
 
         def step(x: Tensor, state: State) -> tuple[Tensor, State]:

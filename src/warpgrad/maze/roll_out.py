@@ -15,16 +15,19 @@ from torch.nn import functional as F
 from warpgrad.maze.agents import Agent
 from warpgrad.maze.draws import uniforms
 from warpgrad.maze.rules import Maze, MazeEpisodes
+from warpgrad.maze.weights import Deferred, Weights
 from warpgrad.tasks.reinforcement import Episodes
 
 
 class MazeRollOut(nn.Module):
     """`episodes = roll_out(seeds)`, with seeds an integer tensor, one per episode."""
 
-    def __init__(self, agent: Agent, maze: Maze) -> None:
+    def __init__(self, agent: Agent, maze: Maze, *, deferred: bool = False) -> None:
+        """`deferred` takes the gradients of weights in one go: faster, but not to be differentiated again."""
         super().__init__()
         self.agent = agent
         self.maze = maze
+        self.deferred = deferred
 
     def forward(self, seeds: Tensor, *, forget: bool = False) -> Episodes:
         """`forget` takes the agent's state away before every step: what is left is what it knows without memory."""
@@ -40,8 +43,9 @@ class MazeRollOut(nn.Module):
         observations = torch.from_numpy(maze.observations).unbind(0)
         actions = np.empty((self.maze.length, len(numbers)), np.int64)
         places = np.empty_like(actions)
-        weight, bias = like.detach(), agent.policy.bias.detach()
-        step = agent.stepper()
+        policy, bias = like.detach(), agent.policy.bias.detach()
+        weights = Deferred() if self.deferred else Weights()
+        step = agent.stepper(weights)
         begin = state = agent.start(observations[0].to(like.device))
         hidden: list[Tensor] = []
         for t in range(self.maze.length):
@@ -49,10 +53,10 @@ class MazeRollOut(nn.Module):
             h, state = step(observations[t].to(like.device), begin if forget else state)
             hidden.append(h)
             # Policy and value enter the graph for all steps at once, below; here only a move is wanted.
-            logits = torch.addmm(bias, h.detach(), weight.t()).cpu().numpy()
+            logits = torch.addmm(bias, h.detach(), policy.t()).cpu().numpy()
             actions[t] = choose(np.exp(logits - logits.max(axis=1, keepdims=True)), chances[t])
             maze.step(actions[t])
-        every = torch.stack(hidden)
+        every = weights.stacked(hidden)
         episodes = Episodes(
             F.log_softmax(agent.policy(every), dim=2),
             agent.value(every).squeeze(2),
