@@ -23,6 +23,7 @@ from unittest import mock
 import torch
 
 from warpgrad.algorithms import Continual
+from warpgrad.allocator import keep_freed_memory
 from warpgrad.experiments.maze import PRESETS, build
 from warpgrad.maze import AGENTS, MazeEpisodes
 from warpgrad.meta_optimiser import MetaOptimiser
@@ -79,6 +80,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=10)
     given = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()  # as the command line does
     print(f"{'agent':<24}{'ms/update':>10}{'environment':>13}{'hours for 20 000':>18}")
     for name in AGENTS if "all" in given.agents else given.agents:
         milliseconds, share = profile(name, given.updates)

@@ -17,7 +17,7 @@ from warpgrad.experiments.base import Execution, Group
 from warpgrad.experiments.maze import MazeConfig, MazeNavigation, build
 from warpgrad.experiments.maze_evaluation import evaluated, search_times
 from warpgrad.experiments.maze_figures import PAPER, film_strip, return_curves
-from warpgrad.experiments.maze_results import learning_curves
+from warpgrad.experiments.maze_results import baseline_of, learning_curves, over_baseline
 from warpgrad.maze import AGENTS, WARPED, Maze
 from warpgrad.report.runs import load_run
 from warpgrad.tasks.reinforcement import EpisodeFamily, episode_seeds
@@ -167,7 +167,7 @@ def test_search_times():
     found[[1, 4, 9], 0] = True
     found[6, 2] = True
     first, later = search_times(found)
-    assert first.tolist() == [2, 7]
+    assert first.tolist() == [2, 10, 7]
     assert later.tolist() == [3, 5]
 
 
@@ -185,6 +185,41 @@ def test_the_page_and_the_table(groups, tmp_path):
     alone, _ = experiment.lines(groups[:1])
     assert alone == header[:-1]
     assert "One episode" in experiment.page(groups[:1], "one").html()
+
+
+def test_differences_are_over_common_seeds_and_equal_updates(groups):
+    warp, rnn = (next(group for group in groups if group.label == label) for label in ("Warp-RNN", "RNN"))
+    one = dataclasses.replace(warp, runs=warp.runs[:1], evaluations=warp.evaluations[:1])
+    found = over_baseline(one, rnn)
+    seed = warp.runs[0].seed
+    assert found.mean == pytest.approx(
+        np.mean(warp.evaluations[0]["returns"]["agent"])
+        - np.mean(
+            next(
+                item["returns"]["agent"]
+                for run, item in zip(rnn.runs, rnn.evaluations, strict=True)
+                if run.seed == seed
+            )
+        )
+    )
+    run = warp.runs[0]
+    longer = dataclasses.replace(one, runs=(dataclasses.replace(run, config={**run.config, "meta_steps": 99}),))
+    assert over_baseline(longer, rnn) is None
+    assert baseline_of([longer, rnn]) is None
+    assert baseline_of([longer, one, rnn]) is rnn
+    header, rows = MazeNavigation().lines([longer, one, rnn])
+    assert header[-1] == "over RNN"
+    assert [row[1] for row in rows[:2]] == ["99", "4"]
+    assert rows[0][-1] == ""
+    assert rows[1][-1] != ""
+
+
+def test_the_small_table_has_the_seeds_and_the_horizons_of_its_time():
+    table = MazeNavigation().tables[0]
+    seeds = {row.label: row.seeds["small"] for row in table.rows}
+    assert {label for label, count in seeds.items() if count == 2} == {"Warp-RNN", "RNN"}
+    assert {row.settings_at("small").get("meta_steps") for row in table.rows} == {None, 3000}
+    assert all("meta_steps" not in row.settings_at("paper") for row in table.rows)
 
 
 def test_curves_are_over_validation_episodes(groups):

@@ -99,15 +99,26 @@ PRESETS: Mapping[str, MazeConfig] = MappingProxyType(
     {"paper": MazeConfig(), "small": MazeConfig(preset="small", meta_steps=20_000)}
 )
 
+PLASTIC = {
+    "Hebbian": "hebbian",
+    "Simple modulation": "simple-modulation",
+    "Retroactive modulation": "retroactive-modulation",
+}
+PLASTIC_UPDATES = 3000
+"""Of the plastic agents at `small`: their traces, a matrix for every episode, make an update several times as dear."""
+
+
+def _row(label: str, method: str, paper: float | None = None, *, small: int = 1, **at: int) -> Row:
+    return Row(label, {"method": method}, paper, {"small": small}, {"small": at})
+
+
 ROWS = (
-    Row("Warp-RNN", {"method": "warp-rnn"}, paper=160.0),
-    Row("RNN", {"method": "rnn"}),
-    Row("HyperRNN", {"method": "hyperrnn"}),
-    Row("T-Nets-RNN", {"method": "t-nets-rnn"}),
-    Row("Hebbian", {"method": "hebbian"}),
-    Row("Simple modulation", {"method": "simple-modulation"}),
-    Row("Retroactive modulation", {"method": "retroactive-modulation"}),
-    Row("Memoryless", {"method": "memoryless"}),
+    _row("Warp-RNN", "warp-rnn", 160.0, small=2),
+    _row("RNN", "rnn", small=2),
+    _row("HyperRNN", "hyperrnn"),
+    _row("T-Nets-RNN", "t-nets-rnn"),
+    *(_row(label, method, meta_steps=PLASTIC_UPDATES) for label, method in PLASTIC.items()),
+    _row("Memoryless", "memoryless"),
 )
 
 GATES = tuple(

@@ -39,7 +39,7 @@ def evaluated(learner: Learner, seeds: Tensor) -> dict[str, Any]:
         "metrics": {
             "return": float(returns["agent"].mean()),
             **{f"return/{name}": float(values.mean()) for name, values in returns.items() if name != "agent"},
-            **({"steps/first_find": float(first.mean())} if len(first) else {}),
+            "steps/first_find": float(first.mean()),
             **({"steps/later_finds": float(later.mean())} if len(later) else {}),
             "episodes_without_find": int((~found.any(axis=0)).sum()),
             "parameters/task": task_parameters(learner),
@@ -55,10 +55,13 @@ def evaluated(learner: Learner, seeds: Tensor) -> dict[str, Any]:
 
 
 def search_times(found: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Steps up to the first find of each episode, and between later ones, from flags [steps, episodes]."""
+    """Steps up to the first find of each episode, and between later ones, from flags [steps, episodes].
+
+    An episode without a find counts with all its steps: were it left out, who finds little would seem to find fast.
+    """
     first, later = [], []
     for own in found.T:
         times = np.flatnonzero(own) + 1
-        first.append(times[:1])
+        first.append(times[0] if len(times) else len(own))
         later.append(np.diff(times))
-    return np.concatenate(first), np.concatenate(later)
+    return np.array(first), np.concatenate(later)

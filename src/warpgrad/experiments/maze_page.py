@@ -16,6 +16,7 @@ from warpgrad.experiments.maze_results import (
     metric,
     over_baseline,
     owed_to_memory,
+    updates_of,
 )
 from warpgrad.maze.rules import Maze
 from warpgrad.report import Block, Column, Figure, Note, Page, Paragraph, Section, Table, Tile, Tiles, Value
@@ -39,7 +40,8 @@ def _headline(groups: Sequence[Group]) -> Section:
         )
     ]
     if baseline is not None:
-        told += [Paragraph(over_baseline(group, baseline).sentence()) for group in groups if group is not baseline]
+        against = [over_baseline(group, baseline) for group in groups if group is not baseline]
+        told += [Paragraph(found.sentence()) for found in against if found is not None]
     told += [Paragraph(owed_to_memory(group).sentence()) for group in groups[:2]]
     return Section("Return in the maze", [Tiles(tiles), *told])
 
@@ -52,6 +54,7 @@ def _table(groups: Sequence[Group]) -> Section:
     baseline = baseline_of(groups)
     columns: list[Column | str] = [
         "Agent",
+        "Updates",
         Column("Return", best="highest"),
         "State reset at every step",
         "Steps to the first find",
@@ -63,16 +66,20 @@ def _table(groups: Sequence[Group]) -> Section:
     rows: list[list[Cell]] = []
     for group in groups:
         paper = None if group.paper is None else f"~{group.paper:.0f} at 60 000 updates"
-        row: list[Cell] = [group.label, Value.of(mean_of(group), paper=paper, digits=1)]
+        row: list[Cell] = [group.label, updates_of(group), Value.of(mean_of(group), paper=paper, digits=1)]
         row += [Value.of(mean_of(group, "forgetting"), digits=1), *(metric(group, name) for name in names)]
         if baseline is not None:
-            row.append(None if group is baseline else Value.of(over_baseline(group, baseline), digits=1))
+            against = None if group is baseline else over_baseline(group, baseline)
+            row.append(None if against is None else Value.of(against, digits=1))
         rows.append(row)
     if baseline is not None:
         columns.append(f"Over {BASELINE}")
     for which, label in REFERENCES.items():
-        rows.append([label, Value.of(mean_of(groups[0], which), digits=1), *[None] * (len(columns) - 2)])
-    caption = "Held-out episodes, the same for every agent of a seed. Differences are paired by episode."
+        rows.append([label, None, Value.of(mean_of(groups[0], which), digits=1), *[None] * (len(columns) - 3)])
+    caption = (
+        "Held-out episodes, the same for every agent of a seed. Differences are paired by episode, over the seeds that "
+        "both have, and only after as many updates. A search that ends with its episode counts as long as that."
+    )
     note = Note(
         "Reset at every step, an agent keeps what it learned about walking and loses what it saw in this episode. "
         "Wandering takes any open way but the one it came by; random moves also walk into walls."

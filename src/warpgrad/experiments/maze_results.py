@@ -35,14 +35,30 @@ def owed_to_memory(group: Group) -> Difference:
 
 
 def baseline_of(groups: Sequence[Group]) -> Group | None:
-    """The plain RNN, where it is among the groups and ran on the same seeds as all others."""
-    seeds = {frozenset(run.seed for run in group.runs) for group in groups}
+    """The plain RNN, where it is among the groups and one of the others can be compared with it."""
     found = [group for group in groups if group.label == BASELINE]
-    return found[0] if found and len(groups) > 1 and len(seeds) == 1 else None
+    if not found or not any(over_baseline(group, found[0]) for group in groups if group is not found[0]):
+        return None
+    return found[0]
 
 
-def over_baseline(group: Group, baseline: Group) -> Difference:
-    return paired_difference(returns(group), returns(baseline), names=(group.label, baseline.label))
+def over_baseline(group: Group, baseline: Group) -> Difference | None:
+    """Over the seeds that both have; None where they share none, or one had more updates than the other."""
+    ours, theirs = returns(group), returns(baseline)
+    seeds = sorted(set(ours) & set(theirs))
+    updates = {run.config["meta_steps"] for run in (*group.runs, *baseline.runs)}
+    if not seeds or len(updates) > 1:
+        return None
+    return paired_difference(
+        {seed: ours[seed] for seed in seeds},
+        {seed: theirs[seed] for seed in seeds},
+        names=(group.label, baseline.label),
+    )
+
+
+def updates_of(group: Group) -> str:
+    """How many updates its runs had, e.g. `20000`."""
+    return " or ".join(str(count) for count in sorted({run.config["meta_steps"] for run in group.runs}))
 
 
 def metric(group: Group, name: str) -> float | None:
@@ -69,16 +85,24 @@ def learning_curves(group: Group) -> tuple[NDArray[np.float64], NDArray[np.float
 def result_lines(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     """The table for the terminal."""
     baseline = baseline_of(groups)
-    header = ["agent", "return [95 % interval]", "state reset at every step", "first find | later finds", "size of θ"]
+    header = [
+        "agent",
+        "updates",
+        "return [95 % interval]",
+        "state reset at every step",
+        "first find | later finds",
+        "size of θ",
+    ]
     rows = []
     for group in groups:
         first, later = (metric(group, name) for name in ("steps/first_find", "steps/later_finds"))
         times = " | ".join("–" if value is None else f"{value:.1f}" for value in (first, later))
-        row = [group.label, mean_of(group).cell(1), mean_of(group, "forgetting").cell(1), times]
+        row = [group.label, updates_of(group), mean_of(group).cell(1), mean_of(group, "forgetting").cell(1), times]
         row.append(f"{metric(group, 'parameters/task'):.0f}")
         if baseline is not None:
-            row.append("" if group is baseline else over_baseline(group, baseline).cell(1))
+            against = None if group is baseline else over_baseline(group, baseline)
+            row.append("" if against is None else against.cell(1))
         rows.append(row)
     for which, label in REFERENCES.items():
-        rows.append([label, mean_of(groups[0], which).cell(1), *[""] * (len(rows[0]) - 2)])
+        rows.append([label, "", mean_of(groups[0], which).cell(1), *[""] * (len(rows[0]) - 3)])
     return [*header, f"over {BASELINE}"] if baseline is not None else header, rows
