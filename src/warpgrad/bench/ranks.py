@@ -47,9 +47,9 @@ class Throughput:
 
 def jobs(quick: bool) -> Mapping[str, Job]:
     """Adaptation with Leap, and whole meta-steps of Algorithm 2, whose meta-phase is most of them."""
-    tasks, steps = (2, 2) if quick else (6, 8)
+    tasks, steps = (2, 2) if quick else (6, 10)
     found = {"adaptation": Job(tasks, steps, quick=quick)}
-    for samples in (2,) if quick else (2, 8):
+    for samples in (2,) if quick else (2, 8, 20):
         found[f"Algorithm 2, η = {samples}"] = Job(tasks, steps, samples, quick)
     return MappingProxyType(found)
 

@@ -18,6 +18,8 @@ MOST: Mapping[str, float] = MappingProxyType({"conv": 1.05, "mlp": 1 / 1.3, "sur
 stacked."""
 MOST_INNER: Mapping[str, float] = MappingProxyType({"exact": 4.2, "approximate": 2.1})
 """What a meta-gradient on conv may cost in inner steps."""
+FINER: Mapping[str, int] = MappingProxyType({"conv": 3})
+"""How many times more repetitions, where a target is near 1 and the noise of one repetition as large as its margin."""
 AUTHORS_MILLISECONDS = 40.0 + 82.0
 """First-order Warp-Leap of the authors' package, adaptation and meta-gradient per (task, step): 64 filters, batch 20,
 28×28, one thread; on record, not measured here."""
@@ -39,7 +41,7 @@ def measure(make_work: Callable[[bool], Workload], repetitions: int, quick: bool
     gap = check(lambda: make_work(quick))
     work = make_work(quick)
     ways = ways_of(work)
-    timings = interleaved(ways, repetitions, warm_up=work.warm_up)
+    timings = interleaved(ways, FINER.get(work.name, 1) * repetitions, warm_up=work.warm_up)
     make = partial(figure, timings, work.name, points=work.points)
     kernels, figures = work.name == "conv", []
     for name in QUANTITIES:

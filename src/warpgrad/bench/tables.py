@@ -45,9 +45,10 @@ def conditions(record: Mapping[str, Any]) -> str:
     """What the figures were made on, in one sentence."""
     machine, versions = record["hardware"], record["versions"]
     scale = "small networks, a trial" if record["quick"] else "full size"
+    finer = "".join(f" ({name}: {times} times as many)" for name, times in record.get("finer", {}).items())
     return (
         f"{machine['cpu']}, {machine['threads']} thread, torch {versions['torch']}, warpgrad {versions['warpgrad']}; "
-        f"{scale}; medians of {record['repetitions']} interleaved repetitions [smallest, largest]."
+        f"{scale}; medians of {record['repetitions']} interleaved repetitions{finer} [smallest, largest]."
     )
 
 

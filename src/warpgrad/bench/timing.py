@@ -1,4 +1,4 @@
-"""Ratios that a busy machine cannot tilt: ways take turns within each repetition, and are compared within it.
+"""Ratios that a busy machine hardly tilts: ways take turns within each repetition, and are compared within it.
 
 A way is a function that does one whole piece of work. Times are of the processor, so waiting for it does not count;
 neighbours still disturb caches and clock rates, but they hit all ways of a repetition alike.
@@ -56,13 +56,16 @@ class Timings:
 def interleaved(
     ways: Mapping[str, Way], repetitions: int, *, warm_up: int = 1, clock: Clock = time.process_time
 ) -> Timings:
-    """Time every way once per repetition, after rounds that warm up and are not counted."""
+    """Time every way once per repetition, after rounds that warm up and are not counted.
+
+    Every other repetition goes through them backwards: what a way gains or loses by coming first cancels out.
+    """
     if repetitions < 1:
         raise WarpgradError(f"repetitions={repetitions}: time everything at least once.")
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    order, seconds = list(ways.items()), {name: list[float]() for name in ways}
     for turn in range(warm_up + repetitions):
         gc.collect()  # garbage of one repetition is not swept up at the expense of another
-        for name, way in ways.items():
+        for name, way in order[:: -1 if turn % 2 else 1]:
             began = clock()
             way()
             elapsed = clock() - began
