@@ -92,7 +92,10 @@ def _activations(groups: Sequence[Group]) -> list[Section]:
                 )
                 for side in ("before", "after")
             ]
-            image = curves(series, x_label="warp-layer", y_label=label, title=group.label, size=(4.3, 3.1))
+            white = [Reference("whitened", 0.0)]
+            image = curves(
+                series, x_label="warp-layer", y_label=label, title=group.label, references=white, size=(4.3, 3.1)
+            )
             figures.append(Figure(image, f"{label} before and after each warp-layer, {group.label}."))
     if not figures:
         return []

@@ -19,6 +19,8 @@ from warpgrad.report.intervals import t_interval
 from warpgrad.report.statistics import SEEDS_FOR_A_CLAIM
 
 _DOTTED = (0, (2, 2))
+FEW = 12
+"""So many points are shown one by one."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,9 @@ def curves(
             axes.set_yscale("log", nonpositive="clip")
         axes.set(xlabel=_plain(x_label), ylabel=_plain(y_label), title=_plain(title))
         axes.margins(x=0.02)
+        places = sorted({float(x) for one in series for x in one.x})
+        if len(places) <= FEW and not log_x and all(place.is_integer() for place in places):
+            axes.set_xticks(places)  # layers, tasks, sub-tasks: there is nothing between them
         if len(series) > 1:
             figure.legend(
                 loc="outside lower center", ncols=math.ceil(len(series) / rows), handlelength=2.2, columnspacing=1.6
@@ -136,7 +141,7 @@ def curves(
 def draw_series(axes: Axes, one: Series, look: Appearance) -> None:
     """A curve and its band, for figures that draw more than `curves` does."""
     # Few points are shown as such; a line of one would be invisible.
-    marker = "o" if len(one.x) <= 12 else None
+    marker = "o" if len(one.x) <= FEW else None
     label = _plain(one.name)
     axes.plot(one.x, one.centre, color=look.colour, linestyle=look.dash, label=label, marker=marker, markersize=4)
     if one.low is not None and one.high is not None:
