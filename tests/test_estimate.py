@@ -29,7 +29,6 @@ from warpgrad.estimate import (
     estimate_lines,
     fields_of,
     line,
-    recording_at_once,
     size,
 )
 from warpgrad.experiments import EXPERIMENTS
@@ -146,7 +145,7 @@ def test_the_first_meta_step_is_paid_once_and_not_taken_for_the_others(tmp_path)
 
 def test_samples_record_at_once_and_leave_patience_as_it_was():
     patience = recording.PATIENCE
-    with recording_at_once():
+    with recording.recorded_at_once():
         assert recording.PATIENCE == 0
     assert recording.PATIENCE == patience > 0
 

@@ -21,11 +21,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from warpgrad import recording
 from warpgrad.bench.flops import Flops
 from warpgrad.bench.memory import peak_bytes
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import C, Config, Execution, Experiment
+from warpgrad.recording import recorded_at_once
 from warpgrad.replay import ReplayBuffer
 
 FEWEST, MOST = 3, 30
@@ -152,7 +152,7 @@ def estimate(experiment: Experiment[C], config: C, *, budget: float = 60.0) -> E
     dear = first.seconds / few
     taken = tasks if dear * tasks * 3 * 2 <= budget / 2 else few
     most = min(steps, max(2, int(budget / (6 * dear * taken))))
-    with recording_at_once():
+    with recorded_at_once():
         samples = [
             _sample(experiment, config, fields, k, taken, _repeats(budget, dear * taken * k))
             for k in sorted({max(1, most // 3), most})
@@ -297,17 +297,6 @@ def buffers_watched() -> Iterator[list[tuple[int, int, int]]]:
         yield seen
     finally:
         ReplayBuffer.close = close  # type: ignore[method-assign]
-
-
-@contextmanager
-def recording_at_once() -> Iterator[None]:
-    """Steps of stacked tasks are recorded at the first one, and not after so many as a long run can spare."""
-    patience = recording.PATIENCE
-    recording.PATIENCE = 0
-    try:
-        yield
-    finally:
-        recording.PATIENCE = patience
 
 
 def duration(seconds: float) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +36,18 @@ Names = dict[str, tuple[str, ...]]
 """The names of groups, by role."""
 Compute = Callable[[Groups, Sequence[Any]], Groups]
 """A step as a function of its groups and its batches."""
+
+
+@contextmanager
+def recorded_at_once() -> Iterator[None]:
+    """Inside the block computations are recorded at their first batch: for measurements, which cannot wait as long as a
+    run can spare."""
+    global PATIENCE
+    patience, PATIENCE = PATIENCE, 0
+    try:
+        yield
+    finally:
+        PATIENCE = patience
 
 
 @dataclass

@@ -21,9 +21,9 @@ from warpgrad.bench.member import Job
 from warpgrad.bench.teams import teams
 from warpgrad.bench.timing import Spread, Way, interleaved
 from warpgrad.bench.workloads import Workload, conv, mlp
-from warpgrad.estimate import recording_at_once
 from warpgrad.method import Method
 from warpgrad.objectives import Approximate, Exact, Objective
+from warpgrad.recording import recorded_at_once
 from warpgrad.rules import SGD
 
 FILTERS = 16
@@ -73,7 +73,7 @@ def measure(repetitions: int, quick: bool) -> list[Curve]:
     repetitions = min(repetitions, ENOUGH)
     found = []
     # Recording takes as long as all else of a trial, and its times are not looked at.
-    with nullcontext() if quick else recording_at_once():
+    with nullcontext() if quick else recorded_at_once():
         for axis in AXES:
             found += _curves(axis, repetitions, quick)
     return [*found, *_rank_curves(repetitions, quick)]
