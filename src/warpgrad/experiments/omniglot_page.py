@@ -92,7 +92,7 @@ def _activations(groups: Sequence[Group]) -> list[Section]:
                 )
                 for side in ("before", "after")
             ]
-            white = [Reference("whitened", 0.0)]
+            white = [Reference("", 0.0)]
             image = curves(
                 series, x_label="warp-layer", y_label=label, title=group.label, references=white, size=(4.3, 3.1)
             )
@@ -101,7 +101,7 @@ def _activations(groups: Sequence[Group]) -> list[Section]:
         return []
     words = Paragraph(
         "Statistics on test drawings of held-out alphabets, over examples and locations, averaged over alphabets and "
-        "adaptation steps. A natural gradient would whiten: mean 0 and Cov − I = 0 after a linear warp."
+        "adaptation steps. A natural gradient would whiten: mean 0 and Cov − I = 0 after a linear warp, the dotted lines."
     )
     return [Section("Activations around warp-layers", [words, Gallery(figures)])]
 
