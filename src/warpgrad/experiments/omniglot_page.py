@@ -101,7 +101,7 @@ def _activations(groups: Sequence[Group]) -> list[Section]:
         return []
     words = Paragraph(
         "Statistics on test drawings of held-out alphabets, over examples and locations, averaged over alphabets and "
-        "adaptation steps. A natural gradient would whiten: mean 0 and Cov − I = 0 after a linear warp, the dotted lines."
+        "adaptation steps. A natural gradient would whiten (dotted): mean 0 and Cov − I = 0 after a linear warp."
     )
     return [Section("Activations around warp-layers", [words, Gallery(figures)])]
 
