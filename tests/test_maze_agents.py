@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import gc
 import math
 
 import numpy as np
@@ -13,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import warpgrad as wg
-from warpgrad.errors import WarpgradError
 from warpgrad.maze import (
     AGENTS,
     WARPED,
@@ -297,62 +294,6 @@ def plain_gradient(learner: wg.Learner, seeds: Tensor) -> dict[str, Tensor]:
         loss = loss + per_episode.mean() / maze.length
     names, parameters = zip(*learner.module.named_parameters(), strict=True)
     return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
-
-
-DEFERRED = dataclasses.replace(SMALL, deferred=True)
-
-
-@pytest.mark.parametrize("name", list(AGENTS))
-def test_deferred_gradients_are_those_of_every_step(name):
-    """In float64, for every weight; also where the gates have no bias, and where the graph is used twice."""
-    learners = [small_learner(name, options=options) for options in (SMALL, DEFERRED)]
-    modules = [learner.module.double() for learner in learners]
-    randomised(modules[0])
-    modules[1].load_state_dict(modules[0].state_dict())
-    seeds = episode_seeds(4, 1)
-    episodes = [module(seeds) for module in modules]
-    assert torch.equal(episodes[0].actions, episodes[1].actions)
-    losses = [ActorCritic().loss(found) for found in episodes]
-    expected, found = (
-        torch.autograd.grad(loss, list(module.parameters()), retain_graph=True)
-        for loss, module in zip(losses, modules, strict=True)
-    )
-    again = torch.autograd.grad(losses[1], list(modules[1].parameters()))
-    for (path, _), known, value, repeated in zip(modules[0].named_parameters(), expected, found, again, strict=True):
-        torch.testing.assert_close(value, known, rtol=1e-9, atol=1e-13, msg=path)
-        assert torch.equal(value, repeated), path
-        assert known.abs().sum() > 0, path
-    with torch.no_grad():
-        torch.testing.assert_close(modules[1](seeds).log_policy, episodes[0].log_policy.detach())
-
-
-def test_gates_without_a_bias_are_deferred_too():
-    pair = [small_learner("warp-rnn", options=dataclasses.replace(o, gate_bias=None)).module for o in (SMALL, DEFERRED)]
-    pair[1].load_state_dict(pair[0].state_dict())
-    losses = [ActorCritic().loss(module(episode_seeds(3, 2))) for module in pair]
-    expected, found = (
-        torch.autograd.grad(loss, list(module.parameters())) for loss, module in zip(losses, pair, strict=True)
-    )
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-8)
-
-
-def test_deferred_gradients_are_not_differentiated_again_and_leave_nothing_behind():
-    module = small_learner("rnn", options=DEFERRED).module
-    loss = ActorCritic().loss(module(episode_seeds(3, 2)))
-    with pytest.raises(WarpgradError, match="cannot be differentiated again"):
-        torch.autograd.grad(loss, [module.agent.weight_hh], create_graph=True)
-    del loss
-    gc.collect()
-
-    def alive() -> int:
-        return sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
-
-    before = alive()
-    for _ in range(3):
-        ActorCritic().loss(module(episode_seeds(3, 2))).backward()
-        module.zero_grad(set_to_none=True)
-    gc.collect()
-    assert alive() == before
 
 
 @pytest.mark.parametrize("name", WARPED)

@@ -42,7 +42,7 @@ def test_exact_equals_central_differences(make, rule):
 
 
 @pytest.mark.parametrize("rule", ["sgd", "momentum", "adam"])
-@pytest.mark.parametrize("policy", ["running", "batch", "frozen"])
+@pytest.mark.parametrize("policy", ["running", "corrected", "batch", "frozen"])
 def test_exact_equals_central_differences_with_batch_norm(policy, rule):
     module = conv_batch_norm()
     for child in module.modules():
