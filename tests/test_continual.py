@@ -340,6 +340,7 @@ def test_page_and_table_from_finished_runs(tmp_path: Path) -> None:
     finals = [[one["metrics"]["sequential/loss/final"] for one in group.evaluations] for group in groups[:2]]
     assert gap.mean == pytest.approx(sum(finals[1]) / 2 - sum(finals[0]) / 2, abs=1e-9)
     text = EXPERIMENT.page(groups, "Continual").write(tmp_path / "page.html").read_text()
-    for word in ("ewc − warpgrad, shuffled", "preset small", "~0.001", "Predictions as sub-tasks come"):
+    sections = ("Predictions as sub-tasks come", "Loss against meta-steps")
+    for word in ("ewc − warpgrad, shuffled", "preset small", "~0.001", *sections):
         assert word in text
     assert text.count("data:image/png") >= 2 + 2 + 2 + 5

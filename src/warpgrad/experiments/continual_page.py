@@ -38,12 +38,15 @@ from warpgrad.report import (
 )
 from warpgrad.report.tables import Best, Cell
 
+VALIDATED = "validation/loss"
 WORDS = {"sequential": "in the order of meta-training", "shuffled": "in another order"}
 
 
 def build_page(groups: Sequence[Group], title: str) -> Page:
     config = groups[0].runs[0].config
     sections = [_levels(groups), _claims(groups), _curves(groups), _breakdowns(groups)]
+    if meta_trained := [group for group in groups if _validated(group)]:
+        sections.append(_against_meta_steps(meta_trained))
     if config["family"] == "sine":
         sections.append(_predictions(groups))
     sizes = (
@@ -138,6 +141,27 @@ def _breakdowns(groups: Sequence[Group]) -> Section:
         for group in groups
     ]
     return Section("By sub-task", figures)
+
+
+def _validated(group: Group) -> list[int]:
+    """The meta-steps at which all runs of a group were validated."""
+    found = [{row["step"] for row in run.metrics if f"{VALIDATED}/new" in row} for run in group.runs]
+    return sorted(set.intersection(*found))
+
+
+def _against_meta_steps(groups: Sequence[Group]) -> Section:
+    series = []
+    for group in groups:
+        steps = _validated(group)
+        for score in ("new", "old"):
+            by_step = [{row["step"]: row.get(f"{VALIDATED}/{score}") for row in run.metrics} for run in group.runs]
+            samples = [[values[step] for step in steps] for values in by_step]
+            series.append(Series.quartiles(f"{group.label}: {TITLES[score]}", [step + 1 for step in steps], samples))
+    tasks = groups[0].runs[0].config["validation_tasks"]
+    image = curves(series, x_label="meta-step", y_label=f"loss, {tasks} validation tasks", log_y=True, size=(7.2, 4.2))
+    caption = "Validation tasks in the order of meta-training, as the warp is meta-learned."
+    alt = "Loss on new and on earlier sub-tasks of validation tasks against meta-steps."
+    return Section("Loss against meta-steps", [Figure(image, alt, caption)])
 
 
 def _predictions(groups: Sequence[Group]) -> Section:
