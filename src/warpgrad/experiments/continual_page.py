@@ -154,7 +154,8 @@ def _against_meta_steps(groups: Sequence[Group]) -> Section:
     for group in groups:
         steps = _validated(group)
         for score in ("new", "old"):
-            by_step = [{row["step"]: row.get(f"{VALIDATED}/{score}") for row in run.metrics} for run in group.runs]
+            name = f"{VALIDATED}/{score}"
+            by_step = [{row["step"]: row[name] for row in run.metrics if name in row} for run in group.runs]
             samples = [[values[step] for step in steps] for values in by_step]
             series.append(Series.quartiles(f"{group.label}: {TITLES[score]}", [step + 1 for step in steps], samples))
     tasks = groups[0].runs[0].config["validation_tasks"]
