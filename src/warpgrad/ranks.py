@@ -7,7 +7,7 @@ and every sum is already complete.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
@@ -48,12 +48,12 @@ class Ranks:
         """Tensors, summed over ranks as one flat tensor."""
         return list(tensors)
 
-    def hand_over(self, parcels: Sequence[tuple[int, int, Tensor]]) -> None:
+    def hand_over(self, parcels: Iterable[tuple[int, int, Tensor]]) -> None:
         """(sender, receiver, bytes): the sender's bytes are written into the receiver's tensor.
 
-        All ranks name the same parcels in the same order; a rank that is neither of the two gives any tensor.
+        A rank names the parcels that it sends or receives, in an order that is common to all ranks.
         """
-        assert not parcels, "one process has nobody to hand anything to"
+        assert not list(parcels), "one process has nobody to hand anything to"
 
     def agreeing(self) -> AbstractContextManager[None]:
         """An error that a user can mend, raised inside the block by any rank, is raised by all."""
@@ -69,21 +69,6 @@ class Ranks:
 
 
 ALONE = Ranks()
-
-
-def balanced(owners: Sequence[int], size: int) -> list[int]:
-    """Which of `size` ranks evaluates each point, if `owners` hold them: equal shares, with as few moved as can be."""
-    held = [owners.count(rank) for rank in range(size)]
-    each, more = divmod(len(owners), size)
-    richest = sorted(range(size), key=lambda rank: -held[rank])[:more]
-    free = [each + (rank in richest) for rank in range(size)]
-    chosen: list[int | None] = []
-    for owner in owners:
-        keeps = free[owner] > 0
-        free[owner] -= keeps
-        chosen.append(owner if keeps else None)
-    spare = iter([rank for rank in range(size) for _ in range(free[rank])])
-    return [next(spare) if rank is None else rank for rank in chosen]
 
 
 def add_up(ranks: Ranks, sums: Sequence[tuple[Accumulator, Mapping[str, Tensor]]]) -> None:

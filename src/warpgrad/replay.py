@@ -90,42 +90,35 @@ class ReplayBuffer:
             self._slots = _layout(sections)
             self._array = self._allocate()
             self._rows = {dtype: self._array.view(dtype) for dtype in {slot.dtype for slot in self._slots}}
-        if len(self) == self.capacity:
-            raise WarpgradError(f"the replay buffer is full at {self.capacity} entries.")
+        assert isinstance(point.k, int), "stacked points are split before they are stored"
+        place = self.reserve(task, point.k)
         for slot in self._slots:
             value = sections[slot.section].get(slot.name)
-            kept = _view(self._rows, len(self) * self.entry_bytes, slot)
+            kept = _view(self._rows, place * self.entry_bytes, slot)
             if value is None:
                 kept.zero_()
             else:
                 kept.copy_(value)
-        assert isinstance(point.k, int), "stacked points are split before they are stored"
-        self._index.append((task, point.k))
 
     def __getitem__(self, place: int) -> Entry:
         """The entry at `place`, on the device. In memory on a CPU it is a view: valid until `close`."""
-        return self._entry(*self._index[place], self._rows, place * self.entry_bytes)
+        task, k = self._index[place]
+        sections: dict[str, Tensors] = {"theta": {}, "buffers": {}, "state": {}, "increment": {}}
+        for slot in self._slots:
+            sections[slot.section][slot.name] = _view(self._rows, place * self.entry_bytes, slot).to(self.device)
+        return Entry(task, Point(k, sections["theta"], sections["buffers"], sections["state"]), sections["increment"])
 
     def packed(self, place: int) -> Tensor:
-        """The entry at `place` as bytes, which a buffer of equal layout can unpack."""
+        """The bytes of the entry at `place`, which a buffer of equal layout can hold."""
         assert self._array is not None
         return self._array[place * self.entry_bytes : (place + 1) * self.entry_bytes]
 
-    def blank(self) -> Tensor:
-        """Room for the bytes of an entry."""
-        return torch.empty(self.entry_bytes, dtype=torch.uint8)
-
-    def unpacked(self, task: int, k: int, row: Tensor) -> Entry:
-        """The entry that such bytes are, on the device; on a CPU it is a view of them."""
-        return self._entry(task, k, {dtype: row.view(dtype) for dtype in self._rows}, int(row.storage_offset()))
-
-    def _entry(self, task: int, k: int, rows: Mapping[torch.dtype, Tensor], begin: int) -> Entry:
-        """The entry whose bytes begin at `begin` in memory that `rows` views as each dtype."""
-        sections: dict[str, Tensors] = {"theta": {}, "buffers": {}, "state": {}, "increment": {}}
-        for slot in self._slots:
-            sections[slot.section][slot.name] = _view(rows, begin, slot).to(self.device)
-        point = Point(k, sections["theta"], sections["buffers"], sections["state"])
-        return Entry(task, point, sections["increment"])
+    def reserve(self, task: int, k: int) -> int:
+        """Room for one more entry, at the place returned; `packed` is where its bytes are to be written."""
+        if len(self) == self.capacity:
+            raise WarpgradError(f"the replay buffer is full at {self.capacity} entries.")
+        self._index.append((task, k))
+        return len(self) - 1
 
     def close(self) -> None:
         """Give the memory or the scratch file back."""

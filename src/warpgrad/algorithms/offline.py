@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 
 import torch
 
 from warpgrad.adaptation import Adaptation, Point
 from warpgrad.algorithms.base import Algorithm, Trace
+from warpgrad.algorithms.sharing import Shares
 from warpgrad.batched import BatchedAdaptation
 from warpgrad.engines import Engine
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers.base import ThetaGradient, Tracker
 from warpgrad.keys import fold, generator
 from warpgrad.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
-from warpgrad.ranks import balanced
 from warpgrad.replay import Entry, ReplayBudget, ReplayBuffer
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
-
-Places = dict[tuple[int, int], int]
-"""Where in the replay buffer the point of a (task, step) lies, for the points that this rank collected."""
 
 
 class Offline(Algorithm):
@@ -30,8 +26,7 @@ class Offline(Algorithm):
     With η = 1, K = 100 and 20 tasks, φ is updated 2000 times per meta-step. A remainder smaller than η is an
     update of its own, scaled by its own count; so η = all points is Algorithm 1.
 
-    On several ranks, points lie where they were collected. All ranks draw the same order and evaluate equal shares of
-    the η points; one that has more than its share hands points over to one that has less. With η = 1 ranks take turns.
+    Several ranks evaluate equal shares of the η points (`sharing.py`). With η = 1 they take turns.
     """
 
     def __init__(
@@ -68,18 +63,18 @@ class Offline(Algorithm):
     ) -> dict[str, float]:
         meta, trace = MetaGradient(), Trace()
         mine = self.ranks.share(len(tasks))
+        order = self._order(method, tasks, fold(*keys))
+        shares = Shares(order, self.samples or len(order) or 1, len(tasks), self.ranks)
         points = sum(self._points(method, task) for task in tasks[mine])
-        buffer, places = ReplayBuffer(points, self.budget, method.learner.device), Places()
+        buffer = ReplayBuffer(points + shares.incoming, self.budget, method.learner.device)
         try:
             first = mine.start
             for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine]):
-                self._collect(method, adaptation, first, buffer, places, meta, trace)
+                self._collect(method, adaptation, first, buffer, shares, meta, trace)
                 first += adaptation.size
-            order = self._order(method, tasks, fold(*keys))
-            eta = self.samples or len(order) or 1
-            for begin in range(0, len(order), eta):
-                entries = self._entries(order[begin : begin + eta], buffer, places, len(tasks))
-                self._replay(method, entries, tasks, keys, meta, trace)
+            shares.hand_over(buffer)
+            for chosen in shares.updates:
+                self._replay(method, shares.entries(chosen, buffer), tasks, keys, meta, trace)
                 meta.add_up(self.ranks, method, *(GROUPS if self.interleave else GROUPS[:2]))
                 meta.apply(update, "phi", "rule", scale=self.scale(meta.samples))
                 if self.interleave:
@@ -108,36 +103,13 @@ class Offline(Algorithm):
         shuffled = torch.randperm(len(pairs), generator=generator(key, "replay"))
         return [pairs[place] for place in shuffled.tolist()]
 
-    def _entries(
-        self, chosen: Sequence[tuple[int, int]], buffer: ReplayBuffer, places: Places, tasks: int
-    ) -> list[Entry]:
-        """Those of the η points that this rank evaluates: an equal share, some of them handed over by other ranks.
-
-        Without that a rank would have as many as chance gives it, and the others would wait for the one with most: with
-        two ranks and η = 2 for one update in two.
-        """
-        ranks, mine = self.ranks, self.ranks.index
-        holders = min(ranks.size, tasks)  # a rank without a task does not know what an entry looks like
-        ends = [ranks.share(tasks, rank).stop for rank in range(holders)]
-        owners = [bisect_right(ends, task) for task, _ in chosen]
-        rows, parcels = [], []
-        for pair, owner, rank in zip(chosen, owners, balanced(owners, holders), strict=True):
-            row = buffer.packed(places[pair]) if owner == mine else buffer.blank()
-            if owner != rank:
-                parcels.append((owner, rank, row))
-            if rank == mine:
-                rows.append((pair, row))
-        if parcels:
-            ranks.hand_over(parcels)
-        return [buffer.unpacked(*pair, row) for pair, row in rows]
-
     def _collect(
         self,
         method: Method,
         adaptation: Adaptation,
         first: int,
         buffer: ReplayBuffer,
-        places: Places,
+        shares: Shares,
         meta: MetaGradient,
         trace: Trace,
     ) -> None:
@@ -148,7 +120,7 @@ class Offline(Algorithm):
                 meta.add_start(segment, adaptation)
             if interleave or method.objective is not None:
                 kept = (segment or tracker.zero()) if interleave else None
-                _store(buffer, places, first, adaptation, point, kept)
+                _store(buffer, shares, first, adaptation, point, kept)
 
         interleave = self.interleave and method.initialiser.learns
         tracker = Tracker(method.initialiser, adaptation)
@@ -166,7 +138,7 @@ class Offline(Algorithm):
         assert waiting is not None
         store(waiting, tracker.finish())
         if self.include_last and method.objective is not None:
-            _store(buffer, places, first, adaptation, point, None)
+            _store(buffer, shares, first, adaptation, point, None)
 
     def _replay(
         self,
@@ -197,7 +169,7 @@ class Offline(Algorithm):
 
 def _store(
     buffer: ReplayBuffer,
-    places: Places,
+    shares: Shares,
     first: int,
     adaptation: Adaptation,
     point: Point,
@@ -206,7 +178,7 @@ def _store(
     columns = [adaptation.split(part) for part in (point.theta, point.buffers, point.state, _packed(segment))]
     assert isinstance(point.k, int), "trajectories are collected in step"
     for task, (theta, buffers, state, increment) in enumerate(zip(*columns, strict=True), start=first):
-        places[task, point.k] = len(buffer)
+        shares.collected((task, point.k), len(buffer))
         buffer.append(task, Point(point.k, theta, buffers, state), increment)
 
 

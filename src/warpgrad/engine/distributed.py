@@ -19,9 +19,10 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import islice
 from typing import NoReturn, TypeVar
 
 import torch
@@ -40,6 +41,8 @@ TIMEOUT = "WARPGRAD_TIMEOUT"
 DEFAULT_TIMEOUT = 1800.0
 CAPACITY = 16
 """Numbers in a word."""
+_AT_ONCE = 64
+"""Parcels of a rank that are under way at a time."""
 _MESSAGE_BYTES = 4096
 _FAILED = "failed"
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -77,14 +80,20 @@ class TorchRanks(Ranks):
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         return [torch.empty_like(old).copy_(new.view(old.shape)) for old, new in zip(tensors, parts, strict=True)]
 
-    def hand_over(self, parcels: Sequence[tuple[int, int, Tensor]]) -> None:
+    def hand_over(self, parcels: Iterable[tuple[int, int, Tensor]]) -> None:
         self.total(())
+        waiting = iter(parcels)
         with self._watched():
-            works = [dist.isend(data, receiver) for sender, receiver, data in parcels if sender == self.index]
-            works += [dist.irecv(data, sender) for sender, receiver, data in parcels if receiver == self.index]
-            for work in works:
-                assert work is not None, "this rank is in the group"
-                work.wait()
+            # The first parcel in the common order that is still under way heads the lists of both its ranks, so both
+            # have named it: some at a time cannot make ranks wait for one another.
+            while some := list(islice(waiting, _AT_ONCE)):
+                works = [
+                    dist.isend(data, receiver) if sender == self.index else dist.irecv(data, sender)
+                    for sender, receiver, data in some
+                ]
+                for work in works:
+                    assert work is not None, "this rank is in the group"
+                    work.wait()
 
     @contextmanager
     def agreeing(self) -> Iterator[None]:
