@@ -65,12 +65,24 @@ def test_class_folders_through_the_command(birds, capsys):
     assert open_store(Path("g")).shape == (1, 4, 6)
 
 
-def test_what_a_killed_run_left_is_named_and_not_touched(birds, capsys):
-    left = Path("data/.birds.0123.partial")
-    left.mkdir(parents=True)
+def test_an_interrupted_command_goes_on(birds, capsys, monkeypatch):
+    def stop(what):
+        def progress(done, total):
+            if (what, done) == ("classes prepared", 2):
+                raise KeyboardInterrupt
+
+        return progress
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commands, "_lines", stop)
+        with pytest.raises(KeyboardInterrupt):
+            commands.data(["prepare", "folder", "--source", "birds"])
+    assert not Path("data/birds").exists()
+    capsys.readouterr()
     commands.data(["prepare", "folder", "--source", "birds"])
-    assert f"{left} was left by a run that was killed" in capsys.readouterr().err
-    assert left.is_dir()
+    assert "going on with what an interrupted command left in data/.birds.partial" in capsys.readouterr().err
+    commands.data(["prepare", "folder", "--source", "birds", "--out", "unbroken"])
+    assert open_store(Path("data/birds")).header == open_store(Path("unbroken")).header
 
 
 @pytest.mark.parametrize(

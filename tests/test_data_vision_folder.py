@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from pathlib import Path
 
@@ -211,7 +212,7 @@ def test_an_unreadable_picture_is_named_and_nothing_is_left(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
 
 
-def test_an_interrupted_run_leaves_nothing_and_the_next_one_is_whole(tmp_path):
+def test_an_interrupted_run_goes_on_unless_a_picture_has_changed(tmp_path):
     source = folders(tmp_path / "b")
 
     def stop(done: int, total: int) -> None:
@@ -220,8 +221,14 @@ def test_an_interrupted_run_leaves_nothing_and_the_next_one_is_whole(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         prepare_folder(source, tmp_path / "out" / "s", name="b", progress=stop)
-    assert [path.name for path in tmp_path.iterdir()] == ["b"]
-    assert len(prepare_folder(source, tmp_path / "out" / "s", name="b")) == 10
+    assert not (tmp_path / "out" / "s").exists()
+    changed = next((source / "class00").iterdir())
+    put(changed, encoded(noise(99)))
+    os.utime(changed, ns=(1, 1))
+    store = prepare_folder(source, tmp_path / "out" / "s", name="b")
+    assert (len(store), [path.name for path in store.path.parent.iterdir()]) == (10, ["s"])
+    unbroken = prepare_folder(source, tmp_path / "again", name="b")
+    assert store.header == unbroken.header
     with pytest.raises(WarpgradError, match="exists already"):
         prepare_folder(tmp_path / "nowhere", tmp_path / "out" / "s", name="b")
 

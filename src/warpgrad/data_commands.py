@@ -35,6 +35,7 @@ from warpgrad.data import (
     prepare_tiered_imagenet,
     usable_alphabets,
 )
+from warpgrad.data.writing import partial_of
 from warpgrad.engine.files import write_bytes
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.omniglot_data import DRAWN, OMNIGLOT, STORES, open_data
@@ -138,10 +139,10 @@ def _folder(words: list[str]) -> ImageStore:
 
 
 def _destination(out: Path | None, name: str) -> Path:
-    """Where it goes; what a killed run left beside it is named, for nobody else can tell that it is rubbish."""
+    """Where it goes. What an interrupted command left is named: if its source has changed, all begins anew."""
     destination = out or STORES / name
-    for left in sorted(destination.parent.glob(f".{destination.name}.*.partial")):
-        print(f"{left} was left by a run that was killed, unless one is under way: delete it", file=sys.stderr)
+    if (left := partial_of(destination)).exists():
+        print(f"going on with what an interrupted command left in {left}", file=sys.stderr)
     return destination
 
 

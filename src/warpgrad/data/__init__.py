@@ -28,9 +28,10 @@ from warpgrad.data.montage import montage
 from warpgrad.data.omniglot import download_omniglot, prepare_omniglot
 from warpgrad.data.omniglot_few_shot import prepare_omniglot_few_shot
 from warpgrad.data.prepared import data_name, open_prepared, prepared
-from warpgrad.data.store import ClassImages, ImageStore, open_store, write
+from warpgrad.data.store import ImageStore, open_store
 from warpgrad.data.tiered_imagenet import prepare_tiered_imagenet
 from warpgrad.data.transform import AffineRange, draw_affine, random_affine, to_float, transform
+from warpgrad.data.writing import ClassImages, write
 
 __all__ = [
     "CIFAR_FS",

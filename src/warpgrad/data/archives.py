@@ -7,11 +7,12 @@ encryption, and no more files or bytes than a data set of its kind can have.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -41,6 +42,9 @@ class Tree(Protocol):
 
     def read(self, name: str) -> bytes: ...
 
+    def fingerprint(self) -> str:
+        """Of all files, as far as can be told without reading them: another one means that something has changed."""
+
 
 class FolderTree:
     """An unpacked archive: the names start with the folder's own name, as they do in the archive."""
@@ -58,6 +62,9 @@ class FolderTree:
             return (self.path.parent / name).read_bytes()
         except OSError as failure:
             raise WarpgradError(f"{self.path.parent / name} cannot be read: {failure}.") from failure
+
+    def fingerprint(self) -> str:
+        return files_fingerprint({name: self.path.parent / name for name in self.names})
 
 
 class ZipTree:
@@ -77,6 +84,23 @@ class ZipTree:
             raise WarpgradError(
                 f"the archive {self.path} is damaged at '{name}' ({failure}): download it again."
             ) from failure
+
+    def fingerprint(self) -> str:
+        members = ((name, self._members[name]) for name in self.names)
+        return _digest((name, member.file_size, member.CRC) for name, member in members)
+
+
+def files_fingerprint(files: Mapping[str, Path]) -> str:
+    """Of files by name: their sizes and when they were written."""
+    found = ((name, path.stat()) for name, path in sorted(files.items()))
+    return _digest((name, status.st_size, status.st_mtime_ns) for name, status in found)
+
+
+def _digest(facts: Iterable[tuple[str, int, int]]) -> str:
+    digest = hashlib.sha256()
+    for fact in facts:
+        digest.update(f"{fact}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from pathlib import Path
 from warpgrad.data.archives import Limits, Tree, find_tree, open_tree
 from warpgrad.data.class_files import ClassFiles, Progress, exactly, stream
 from warpgrad.data.splits import FILE_NAMES, check_groups_apart, check_splits, lines_of, table_of
-from warpgrad.data.store import ImageStore, check_vacant, write
+from warpgrad.data.store import ImageStore
+from warpgrad.data.writing import check_vacant, write
 from warpgrad.errors import WarpgradError
 
 ORIGIN = "the page of CIFAR-FS, https://github.com/bertinetto/r2d2"
@@ -89,6 +90,7 @@ def prepare_cifar(
             f"with the class splits of {splits.name}",
             licence="no formal licence; for research, with citation of Krizhevsky 2009",
             note=f"RGB 0 to 255, {SIDE}×{SIDE}, as published" + ("; groups are the superclasses" if groups else ""),
+            fingerprint=tree.fingerprint(),
         )
 
 

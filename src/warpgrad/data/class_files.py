@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from warpgrad.data.archives import Tree
 from warpgrad.data.pictures import pixels, read_picture
-from warpgrad.data.store import ClassImages, Images
+from warpgrad.data.store import Images
+from warpgrad.data.writing import ClassImages
 from warpgrad.errors import WarpgradError
 
 Progress = Callable[[int, int], None]
@@ -29,9 +31,13 @@ def stream(
 ) -> Iterator[ClassImages]:
     """Read class after class with `read(file)`: uint8 [channels, height, width], all alike."""
     for done, item in enumerate(classes, start=1):
-        yield ClassImages(item.name, item.group, np.stack([read(file) for file in item.files]))
+        yield ClassImages(item.name, item.group, partial(_stacked, item.files, read))
         if progress is not None:
             progress(done, len(classes))
+
+
+def _stacked(files: Sequence[str], read: Callable[[str], Images]) -> Images:
+    return np.stack([read(file) for file in files])
 
 
 def resized(tree: Tree, size: int | None, remedy: str, *, channels: int = 3) -> Callable[[str], Images]:

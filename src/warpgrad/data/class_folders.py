@@ -21,7 +21,8 @@ from warpgrad.data.class_files import ClassFiles, Progress, resized, stream
 from warpgrad.data.pictures import look
 from warpgrad.data.prepared import TITLES
 from warpgrad.data.splits import FILE_NAMES, SPLITS, check_splits, draw_splits, fractions, lines_of
-from warpgrad.data.store import ImageStore, check_vacant, write
+from warpgrad.data.store import ImageStore
+from warpgrad.data.writing import check_vacant, write
 from warpgrad.errors import WarpgradError
 
 _REMEDY = "mend or remove that file"
@@ -82,6 +83,7 @@ def prepare_folder(
             source=f"class folders, {source.name}",
             licence="as that of the pictures",
             note=_note(layout, splits, seed, size),
+            fingerprint=tree.fingerprint(),
         )
 
 

@@ -12,6 +12,7 @@ NumPy's vector paths on and off.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -21,8 +22,9 @@ import numpy.typing as npt
 from warpgrad.data.draws import Draws
 from warpgrad.data.glyphs import Style, draw_character, draw_style, sized
 from warpgrad.data.hands import draw_glyph, draw_hands, draw_model
-from warpgrad.data.store import ClassImages, Images, ImageStore, check_vacant, write
+from warpgrad.data.store import Images, ImageStore
 from warpgrad.data.strokes import Glyph
+from warpgrad.data.writing import ClassImages, check_vacant, write
 from warpgrad.errors import WarpgradError
 
 Integers = npt.NDArray[np.int64]
@@ -65,6 +67,7 @@ def prepare_drawn(
         source=f"drawn by warpgrad from seed {seed}: invented alphabets, no handwriting of anyone",
         licence="free of rights",
         note="ink 255, paper 0",
+        fingerprint=f"{alphabets} alphabets, {fewest} to {most} characters, {drawers} drawers",
     )
 
 
@@ -83,7 +86,7 @@ def _classes(
         hands = draw_hands(Draws(*place, "hands"), drawers)
         number = Draws(*place, "characters").integer(*characters)
         for index, glyph in enumerate(_alphabet(place, style, number)):
-            images = draw_glyph(Draws(*place, "drawings", index), glyph, hands, size)
+            images = partial(draw_glyph, Draws(*place, "drawings", index), glyph, hands, size)
             yield ClassImages(f"{group}/character{index + 1:02d}", group, images)
         if progress is not None:
             progress(alphabet + 1, alphabets)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from warpgrad.data.splits import FILE_NAMES
+
+T = TypeVar("T")
 
 SIDE = 84
 SHAPE = (3, SIDE, SIDE)
@@ -14,3 +19,16 @@ FOLDERS = "unpack the pictures into class folders and use 'warpgrad data prepare
 def file_of(pattern: str, split: str) -> str:
     """The published file of a split, e.g. of "{}_labels.pkl"."""
     return pattern.format(FILE_NAMES[split][0])
+
+
+def one_at_a_time(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Keep what was read last until something else is asked for; never two at a time in memory."""
+    held: dict[str, T] = {}
+
+    def held_or_read(key: str) -> T:
+        if key not in held:
+            held.clear()
+            held[key] = read(key)
+        return held[key]
+
+    return held_or_read

@@ -13,17 +13,19 @@ import io
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from warpgrad.data.archives import Tree, find_tree, open_tree
+from warpgrad.data.archives import Tree, files_fingerprint, find_tree, open_tree
 from warpgrad.data.class_files import ClassFiles, Progress, resized, stream
-from warpgrad.data.imagenet import FOLDERS, LICENCE, SHAPE, SIDE, file_of
+from warpgrad.data.imagenet import FOLDERS, LICENCE, SHAPE, SIDE, file_of, one_at_a_time
 from warpgrad.data.plain_pickle import load_plain, numbers_in, text
 from warpgrad.data.splits import check_splits
-from warpgrad.data.store import ClassImages, Images, ImageStore, check_vacant, write
+from warpgrad.data.store import Images, ImageStore
+from warpgrad.data.writing import ClassImages, check_vacant, write
 from warpgrad.errors import WarpgradError
 
 ORIGIN = (
@@ -69,6 +71,7 @@ def prepare_mini_imagenet(
             destination,
             stream(classes, resized(tree, SIDE, "get that picture anew"), progress),
             splits=splits,
+            fingerprint=tree.fingerprint(),
             note=f"RGB 0 to 255, resized to {SIDE}×{SIDE} by Lanczos where it was not of that size",
             **_FACTS,
         )
@@ -123,20 +126,28 @@ def _from_pickles(place: Path, destination: Path, contents: MiniContents, progre
     names = {name for members in splits.values() for name in members}
     check_splits(splits, names, str(place), contents.sizes)
 
+    @one_at_a_time
+    def read(split: str) -> tuple[Images, dict[str, list[int]]]:
+        return _read_pickle(paths[split], contents)
+
+    def images_of(split: str, name: str) -> Images:
+        images, members = read(split)
+        return images[members[name]].transpose(0, 3, 1, 2)
+
     def classes() -> Iterator[ClassImages]:
-        done = 0
-        for path in paths.values():
-            images, members = _read_pickle(path, contents)
-            for name in sorted(members):
-                yield ClassImages(name, "", np.ascontiguousarray(images[members[name]].transpose(0, 3, 1, 2)))
-                done += 1
-                if progress is not None:
-                    progress(done, len(names))
-            # Not kept while the next split is read.
-            del images, members
+        pairs = [(split, name) for split, members in splits.items() for name in members]
+        for done, (split, name) in enumerate(pairs, start=1):
+            yield ClassImages(name, "", partial(images_of, split, name))
+            if progress is not None:
+                progress(done, len(pairs))
 
     return write(
-        destination, classes(), splits=splits, note=f"RGB 0 to 255, {SIDE}×{SIDE}, as in the public pickles", **_FACTS
+        destination,
+        classes(),
+        splits=splits,
+        note=f"RGB 0 to 255, {SIDE}×{SIDE}, as in the public pickles",
+        fingerprint=files_fingerprint(paths),
+        **_FACTS,
     )
 
 

@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,8 @@ from PIL import Image
 from warpgrad.data.archives import Limits, Tree, find_archives, open_tree
 from warpgrad.data.download import download
 from warpgrad.data.pictures import UNREADABLE
-from warpgrad.data.store import ClassImages, Images, ImageStore, check_vacant, write
+from warpgrad.data.store import Images, ImageStore
+from warpgrad.data.writing import ClassImages, check_vacant, write
 from warpgrad.errors import WarpgradError
 
 Contents = Mapping[str, Mapping[str, int]]
@@ -150,9 +152,11 @@ def prepare_with_splits(
     places = find_archives(list(contents), subfolder="omniglot", folder=source, origin=ORIGIN)
     with ExitStack() as stack:
         drawings: Drawings = {}
+        fingerprints = []
         for place, (archive, alphabets) in zip(places, contents.items(), strict=True):
             tree = stack.enter_context(open_tree(place, _LIMITS))
             drawings |= _complete(tree, archive, alphabets)
+            fingerprints.append(tree.fingerprint())
         return write(
             destination,
             _classes(drawings, size, progress),
@@ -162,6 +166,7 @@ def prepare_with_splits(
             source="Omniglot, https://github.com/brendenlake/omniglot (Lake, Salakhutdinov and Tenenbaum 2015)",
             licence="MIT, Copyright (c) 2015 Brenden Lake",
             note=f"ink 255, paper 0; 1-bit {SIDE}×{SIDE} made grey, then resized to {size}×{size} by Lanczos{note}",
+            fingerprint=" ".join(fingerprints),
         )
 
 
@@ -213,10 +218,13 @@ def _complete(tree: Tree, archive: str, alphabets: Mapping[str, int]) -> Drawing
 def _classes(drawings: Drawings, size: int, progress: Callable[[int, int], None] | None) -> Iterator[ClassImages]:
     for done, (alphabet, character) in enumerate(sorted(drawings), start=1):
         tree, names = drawings[alphabet, character]
-        images = np.stack([ink(tree.read(name), size, f"{tree.path}: {name}") for name in names])
-        yield ClassImages(f"{alphabet}/{character}", alphabet, images[:, None])
+        yield ClassImages(f"{alphabet}/{character}", alphabet, partial(_read, tree, names, size))
         if progress is not None:
             progress(done, len(drawings))
+
+
+def _read(tree: Tree, names: Sequence[str], size: int) -> Images:
+    return np.stack([ink(tree.read(name), size, f"{tree.path}: {name}") for name in names])[:, None]
 
 
 def ink(encoded: bytes, size: int, where: str) -> Images:

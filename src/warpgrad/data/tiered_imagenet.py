@@ -10,18 +10,20 @@ folder or a zip; they become 84×84 and have no superclasses.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpgrad.data.archives import find_tree, open_tree
+from warpgrad.data.archives import files_fingerprint, find_tree, open_tree
 from warpgrad.data.class_files import Progress, exactly, resized, stream
 from warpgrad.data.class_folders import read_layout
-from warpgrad.data.imagenet import FOLDERS, LICENCE, SHAPE, SIDE, file_of
+from warpgrad.data.imagenet import FOLDERS, LICENCE, SHAPE, SIDE, file_of, one_at_a_time
 from warpgrad.data.plain_pickle import Integers, load_plain, numbers_in, text
 from warpgrad.data.splits import check_groups_apart, check_splits
-from warpgrad.data.store import ClassImages, ImageStore, check_vacant, write
+from warpgrad.data.store import Images, ImageStore
+from warpgrad.data.writing import ClassImages, check_vacant, write
 from warpgrad.errors import WarpgradError
 
 ORIGIN = (
@@ -63,6 +65,7 @@ def prepare_tiered_imagenet(
             destination,
             stream(layout.classes, resized(tree, SIDE, "get that picture anew"), progress),
             splits=layout.splits,
+            fingerprint=tree.fingerprint(),
             note=f"RGB 0 to 255, resized to {SIDE}×{SIDE} by Lanczos where it was not of that size; no superclasses",
             **_FACTS,
         )
@@ -88,27 +91,27 @@ def _from_pickles(place: Path, destination: Path, sizes: Mapping[str, int], prog
     check_splits(splits, groups, str(place), sizes)
     check_groups_apart(splits, groups, str(place), "tieredImageNet")
 
+    @one_at_a_time
+    def read(split: str) -> list[Any]:
+        return _read_images(place / file_of(_IMAGES, split), labels[split].images)
+
+    def images_of(split: str, name: str) -> Images:
+        encoded, path = read(split), place / file_of(_IMAGES, split)
+        places = labels[split].places[name].tolist()
+        return np.stack([exactly(_png(encoded[at], path, at), f"{path}, image {at}", FOLDERS, SIDE) for at in places])
+
     def classes() -> Iterator[ClassImages]:
-        done = 0
-        for split, found in labels.items():
-            path = place / file_of(_IMAGES, split)
-            encoded = _read_images(path, found.images)
-            for name in splits[split]:
-                images = [
-                    exactly(_png(encoded[at], path, at), f"{path}, image {at}", FOLDERS, SIDE)
-                    for at in found.places[name].tolist()
-                ]
-                yield ClassImages(name, groups[name], np.stack(images))
-                done += 1
-                if progress is not None:
-                    progress(done, len(groups))
-            # Not kept while the next split is read.
-            del encoded
+        pairs = [(split, name) for split, members in splits.items() for name in members]
+        for done, (split, name) in enumerate(pairs, start=1):
+            yield ClassImages(name, groups[name], partial(images_of, split, name))
+            if progress is not None:
+                progress(done, len(pairs))
 
     return write(
         destination,
         classes(),
         splits=splits,
+        fingerprint=files_fingerprint({file: place / file for file in files}),
         note=f"RGB 0 to 255, {SIDE}×{SIDE}, as in the public pickles; groups are the superclasses",
         **_FACTS,
     )
