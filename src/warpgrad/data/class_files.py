@@ -26,14 +26,19 @@ class ClassFiles(NamedTuple):
     files: Sequence[str]
 
 
+def told(classes: Sequence[ClassImages], progress: Progress | None) -> Iterator[ClassImages]:
+    """Class after class, with `progress` told of each when it is done with."""
+    for done, item in enumerate(classes, start=1):
+        yield item
+        if progress is not None:
+            progress(done, len(classes))
+
+
 def stream(
     classes: Sequence[ClassFiles], read: Callable[[str], Images], progress: Progress | None
 ) -> Iterator[ClassImages]:
     """Read class after class with `read(file)`: uint8 [channels, height, width], all alike."""
-    for done, item in enumerate(classes, start=1):
-        yield ClassImages(item.name, item.group, partial(_stacked, item.files, read))
-        if progress is not None:
-            progress(done, len(classes))
+    return told([ClassImages(item.name, item.group, partial(_stacked, item.files, read)) for item in classes], progress)
 
 
 def _stacked(files: Sequence[str], read: Callable[[str], Images]) -> Images:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from warpgrad.data.archives import Tree, files_fingerprint, find_tree, open_tree
-from warpgrad.data.class_files import ClassFiles, Progress, resized, stream
+from warpgrad.data.class_files import ClassFiles, Progress, resized, stream, told
 from warpgrad.data.imagenet import FOLDERS, LICENCE, SHAPE, SIDE, file_of, one_at_a_time
 from warpgrad.data.plain_pickle import load_plain, numbers_in, text
 from warpgrad.data.splits import check_splits
@@ -134,16 +134,12 @@ def _from_pickles(place: Path, destination: Path, contents: MiniContents, progre
         images, members = read(split)
         return images[members[name]].transpose(0, 3, 1, 2)
 
-    def classes() -> Iterator[ClassImages]:
-        pairs = [(split, name) for split, members in splits.items() for name in members]
-        for done, (split, name) in enumerate(pairs, start=1):
-            yield ClassImages(name, "", partial(images_of, split, name))
-            if progress is not None:
-                progress(done, len(pairs))
-
+    classes = [
+        ClassImages(name, "", partial(images_of, split, name)) for split, members in splits.items() for name in members
+    ]
     return write(
         destination,
-        classes(),
+        told(classes, progress),
         splits=splits,
         note=f"RGB 0 to 255, {SIDE}×{SIDE}, as in the public pickles",
         fingerprint=files_fingerprint(paths),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image
 
 from warpgrad.data.archives import Limits, Tree, find_archives, open_tree
+from warpgrad.data.class_files import Progress, told
 from warpgrad.data.download import download
 from warpgrad.data.pictures import UNREADABLE
 from warpgrad.data.store import Images, ImageStore
@@ -111,7 +112,7 @@ def prepare_omniglot(
     source: Path | str | None,
     destination: Path | str,
     size: int = 28,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     *,
     _contents: Contents = CONTENTS,
 ) -> ImageStore:
@@ -137,7 +138,7 @@ def prepare_with_splits(
     source: Path | str | None,
     destination: Path | str,
     size: int,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
     *,
     contents: Contents,
     name: str,
@@ -159,7 +160,7 @@ def prepare_with_splits(
             fingerprints.append(tree.fingerprint())
         return write(
             destination,
-            _classes(drawings, size, progress),
+            told(_classes(drawings, size), progress),
             name=name,
             shape=(1, size, size),
             splits=splits([f"{alphabet}/{character}" for alphabet, character in sorted(drawings)]),
@@ -215,12 +216,11 @@ def _complete(tree: Tree, archive: str, alphabets: Mapping[str, int]) -> Drawing
     return {key: (tree, [names[number] for number in sorted(names)]) for key, names in sorted(found.items())}
 
 
-def _classes(drawings: Drawings, size: int, progress: Callable[[int, int], None] | None) -> Iterator[ClassImages]:
-    for done, (alphabet, character) in enumerate(sorted(drawings), start=1):
-        tree, names = drawings[alphabet, character]
-        yield ClassImages(f"{alphabet}/{character}", alphabet, partial(_read, tree, names, size))
-        if progress is not None:
-            progress(done, len(drawings))
+def _classes(drawings: Drawings, size: int) -> list[ClassImages]:
+    return [
+        ClassImages(f"{alphabet}/{character}", alphabet, partial(_read, tree, names, size))
+        for (alphabet, character), (tree, names) in sorted(drawings.items(), key=lambda item: item[0])
+    ]
 
 
 def _read(tree: Tree, names: Sequence[str], size: int) -> Images:

@@ -9,7 +9,7 @@ folder or a zip; they become 84×84 and have no superclasses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from warpgrad.data.archives import files_fingerprint, find_tree, open_tree
-from warpgrad.data.class_files import Progress, exactly, resized, stream
+from warpgrad.data.class_files import Progress, exactly, resized, stream, told
 from warpgrad.data.class_folders import read_layout
 from warpgrad.data.imagenet import FOLDERS, LICENCE, SHAPE, SIDE, file_of, one_at_a_time
 from warpgrad.data.plain_pickle import Integers, load_plain, numbers_in, text
@@ -100,16 +100,14 @@ def _from_pickles(place: Path, destination: Path, sizes: Mapping[str, int], prog
         places = labels[split].places[name].tolist()
         return np.stack([exactly(_png(encoded[at], path, at), f"{path}, image {at}", FOLDERS, SIDE) for at in places])
 
-    def classes() -> Iterator[ClassImages]:
-        pairs = [(split, name) for split, members in splits.items() for name in members]
-        for done, (split, name) in enumerate(pairs, start=1):
-            yield ClassImages(name, groups[name], partial(images_of, split, name))
-            if progress is not None:
-                progress(done, len(pairs))
-
+    classes = [
+        ClassImages(name, groups[name], partial(images_of, split, name))
+        for split, members in splits.items()
+        for name in members
+    ]
     return write(
         destination,
-        classes(),
+        told(classes, progress),
         splits=splits,
         fingerprint=files_fingerprint({file: place / file for file in files}),
         note=f"RGB 0 to 255, {SIDE}×{SIDE}, as in the public pickles; groups are the superclasses",
