@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from warpgrad.data.store import ClassImages, ImageStore, write
+from warpgrad.data import ClassImages, ImageStore, write
 
 SPLITS = ("train", "validation", "test")
 

@@ -220,7 +220,7 @@ def test_the_whole_mini_imagenet_is_asked_for_by_default(tmp_path):
     with pytest.raises(WarpgradError, match=r"has no mini-imagenet-cache-val\.pkl"):
         mini(tmp_path / "raw", tmp_path / "s")
     (tmp_path / "mini-imagenet").mkdir()
-    with pytest.raises(WarpgradError, match=r"holds no train\.csv and no pickles of miniImageNet"):
+    with pytest.raises(WarpgradError, match=r"holds no train\.csv, and no unpacked pickles of miniImageNet"):
         mini(tmp_path, tmp_path / "s")
     with pytest.raises(WarpgradError, match="nowhere does not exist"):
         mini(tmp_path / "nowhere", tmp_path / "s")

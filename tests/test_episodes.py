@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from few_shot_store import few_shot_store
-from warpgrad.data.store import ClassImages, write
+from warpgrad.data import ClassImages, write
 from warpgrad.errors import WarpgradError
 from warpgrad.tasks.episodes import SAMPLE, EpisodeFamily, EpisodeShape, FewShotImages
 

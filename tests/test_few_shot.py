@@ -12,8 +12,8 @@ import torch
 
 from experiment_runs import Runs, evaluation_of, group_of
 from few_shot_store import few_shot_store
+from warpgrad.data import ClassImages, write
 from warpgrad.data.prepared import prepared
-from warpgrad.data.store import ClassImages, write
 from warpgrad.engine.checkpoint import load
 from warpgrad.engine.run_directory import newest_checkpoint
 from warpgrad.errors import WarpgradError
@@ -22,9 +22,10 @@ from warpgrad.experiments.comparison import comparable
 from warpgrad.experiments.few_shot import FewShot
 from warpgrad.experiments.few_shot_config import DATA, METHODS, FewShotConfig
 from warpgrad.experiments.few_shot_data import open_data
-from warpgrad.experiments.few_shot_evaluation import half_width, trained
+from warpgrad.experiments.few_shot_evaluation import half_width
 from warpgrad.experiments.few_shot_methods import recipe
 from warpgrad.experiments.few_shot_results import result_lines
+from warpgrad.experiments.fresh_head import trained
 from warpgrad.experiments.reproduction import cells
 from warpgrad.experiments.runner import command, execute
 
@@ -101,9 +102,9 @@ def test_the_small_preset_keeps_the_protocol_and_the_network():
     assert changed == {"preset", "data", "filters", "meta_steps", "validate_every", "validation_episodes"}
 
 
-def test_only_cavia_takes_large_steps():
+def test_step_sizes_are_those_that_probes_chose():
     steps = {method: EXPERIMENT.config("small", method=method).alpha for method in METHODS}
-    assert steps.pop("cavia") == 1.0
+    assert (steps.pop("cavia"), steps.pop("warp-maml")) == (5.0, 0.15)
     assert set(steps.values()) == {0.05}
     assert EXPERIMENT.config("small", inner_lr=0.4).alpha == 0.4
 
@@ -191,7 +192,7 @@ def test_the_weights_with_the_best_validation_are_the_ones_tested(runs, tiny):
     path = newest_checkpoint(runs["maml"])
     state = load(path)
     assert state["early_stopping"]["best"] == max(scores)
-    method, _ = trained(tiny(method="maml"), (3, 32, 32), path)
+    method, _ = trained(lambda _: recipe(tiny(method="maml"), (3, 32, 32)).method, path)
     for name, value in method.learner.theta0.items():
         assert torch.equal(value, state["best"]["module"][name])
 
@@ -225,13 +226,14 @@ def test_other_ways_get_a_fresh_head_and_say_so(runs, tiny, method, capsys):
     assert {"head.weight", "head.bias"} <= set(found["anew"])
     assert all(name.startswith("head") for name in found["anew"])
     assert (found["ways"], found["shots"]) == (4, 2)
-    assert "drawn afresh on every episode" in capsys.readouterr().err
+    assert "drawn afresh on every task" in capsys.readouterr().err
     assert found["accuracy"] == EXPERIMENT.evaluate(tiny(method=method, ways=4, shots=2), runs[method])["accuracy"]
 
 
 def test_a_fresh_head_leaves_the_body_as_it_was_learned(runs, tiny):
     path = newest_checkpoint(runs["meta-sgd"])
-    method, anew = trained(tiny(method="meta-sgd", ways=4), (3, 32, 32), path)
+    config = tiny(method="meta-sgd", ways=4)
+    method, anew = trained(lambda fresh: recipe(config, (3, 32, 32), fresh_head=fresh).method, path)
     best = load(path)["best"]
     for name, value in method.learner.theta0.items():
         if not name.startswith("head"):
@@ -247,13 +249,14 @@ def test_other_data_of_another_size_too(runs, tiny, tmp_path):
     other = few_shot_store(tmp_path / "larger", size=48, seed=1)
     found = EXPERIMENT.evaluate(tiny(method="warp-maml", data=str(other.path)), runs["warp-maml"])
     assert found["data"] == "patterns 48"
-    assert found["anew"] == ["head.weight"]
+    assert found["anew"] == ["head.bias", "head.weight"]
+    assert "normalised by the training classes of patterns 48" in found["notes"][0]
     same = few_shot_store(tmp_path / "same", seed=2)
     assert EXPERIMENT.evaluate(tiny(method="warp-maml", data=str(same.path)), runs["warp-maml"])["anew"] == []
 
 
 def test_what_cannot_be_carried_over_is_refused(runs, tiny, tmp_path):
-    with pytest.raises(WarpgradError, match="cavia does not adapt its head"):
+    with pytest.raises(WarpgradError, match="does not adapt its head"):
         EXPERIMENT.evaluate(tiny(method="cavia", ways=4), runs["cavia"])
     grey = few_shot_store(tmp_path / "grey", channels=1)
     with pytest.raises(WarpgradError, match=r"block1\.conv\.weight"):
@@ -328,7 +331,7 @@ def test_the_cells_of_the_tables(tmp_path):
     counts = {row.label: sum(cell.row is row for cell in small) for row in tables["few-shot-cifar-5shot"].rows}
     assert counts == {"Warp-MAML": 2, "MAML": 2, "Meta-SGD": 1, "T-Nets": 1, "CAVIA": 1}
     assert {(cell.config.data, cell.config.shots, cell.config.filters) for cell in small} == {("cifar-fs", 5, 32)}
-    assert {cell.config.meta_steps for cell in small} == {1200}
+    assert {cell.config.meta_steps for cell in small} == {800}
     large = cells(EXPERIMENT, tables["few-shot-mini-1shot"], tmp_path, "paper", None)
     assert {cell.row.label: cell.config.filters for cell in large} == {
         "Warp-MAML": 128, "CAVIA": 128, "MAML": 32, "Reptile": 32, "Meta-SGD": 32, "(M)T-Net": 32,

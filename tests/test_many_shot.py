@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import warpgrad.tasks.many_shot as many_shot
+from warpgrad.data import ClassImages, ImageStore, write
 from warpgrad.data.prepared import open_prepared, prepared
-from warpgrad.data.store import ClassImages, ImageStore, write
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.multi_shot_config import PRESETS
 from warpgrad.tasks.episodes import FewShotImages

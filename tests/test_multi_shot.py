@@ -257,6 +257,13 @@ def test_the_weights_with_the_best_validation_are_the_ones_tested(tiny, runs):
     assert scores["auc"] == max(line["validation/auc"] for line in lines)
 
 
+def test_other_ways_get_a_fresh_head_and_say_so(tiny, runs, capsys):
+    found = EXPERIMENT.evaluate(tiny(method="warp-leap", ways=2), runs["warp-leap"])
+    assert "drawn afresh on every task; what begins anew: head.bias, head.weight" in capsys.readouterr().err
+    assert (found["ways"], found["batch_norm"]) == (2, "corrected")
+    assert "batch-norm uses batch statistics in adaptation" in found["notes"][0]
+
+
 def test_meta_steps_of_the_paper_preset_and_their_resumption(tmp_path):
     """The paper's network on 84×84 images, of which there are few; short trajectories and small batches for time."""
     large = marked_store(tmp_path, classes=10, images=6, size=84)

@@ -31,7 +31,8 @@ from warpgrad.sweep.results import (
 )
 from warpgrad.sweep.space import described, read_space, sweep_space, validation_config
 
-DECLARING = [(name, method) for name in ("synthetic", "omniglot", "continual") for method in EXPERIMENTS[name].methods]
+SWEPT = ("synthetic", "omniglot", "continual", "few-shot", "multi-shot")
+DECLARING = [(name, method) for name in SWEPT for method in EXPERIMENTS[name].methods]
 
 
 def written(path, value):

@@ -181,7 +181,7 @@ def reproduce(words: list[str]) -> None:
     index = page.write(root / table.name / "index.html")
     page.write_figures(root / table.name / "figures")
     if given.record is not None:
-        _record(given.record, groups)
+        _record(given.record, groups, experiment.recorded)
     print_rows(*experiment.lines(groups), f"{table.title} (preset {preset})")
     print(f"page: {index}")
 
@@ -254,12 +254,13 @@ def _groups(paths: tuple[Path, ...]) -> list[Group]:
     return groups
 
 
-def _record(path: Path, groups: list[Group]) -> None:
-    rows = [
-        {"label": group.label, "config": run.config, "summary": run.summary, "metrics": run.metrics[-1:]}
-        for group in groups
-        for run in group.runs
-    ]
+def _record(path: Path, groups: list[Group], recorded: tuple[str, ...]) -> None:
+    rows = []
+    for group in groups:
+        for run, evaluation in zip(group.runs, group.evaluations, strict=True):
+            kept = {name: evaluation[name] for name in recorded}
+            row = {"label": group.label, "config": run.config, "summary": run.summary, "metrics": run.metrics[-1:]}
+            rows.append({**row, "evaluation": kept} if kept else row)
     write_json(path, rows)
 
 

@@ -139,10 +139,10 @@ def _folder(words: list[str]) -> ImageStore:
 
 
 def _destination(out: Path | None, name: str) -> Path:
-    """Where it goes. What an interrupted command left is named: if its source has changed, all begins anew."""
+    """Where it goes; what an interrupted command left there is named."""
     destination = out or STORES / name
     if (left := partial_of(destination)).exists():
-        print(f"going on with what an interrupted command left in {left}", file=sys.stderr)
+        print(f"going on with what an interrupted command left in {left}, if its source is the same", file=sys.stderr)
     return destination
 
 

@@ -24,6 +24,10 @@ VARIABLE = "WARPGRAD_DATA"
 """The environment variable that names the folder with the raw data sets."""
 
 
+class SourceLostError(WarpgradError):
+    """A file that was listed cannot be read now: no fault of what is in it."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """What an archive may at most declare; reading never yields more than is declared."""
@@ -61,7 +65,7 @@ class FolderTree:
         try:
             return (self.path.parent / name).read_bytes()
         except OSError as failure:
-            raise WarpgradError(f"{self.path.parent / name} cannot be read: {failure}.") from failure
+            raise SourceLostError(f"{self.path.parent / name} cannot be read: {failure}.") from failure
 
     def fingerprint(self) -> str:
         return files_fingerprint({name: self.path.parent / name for name in self.names})
@@ -91,9 +95,16 @@ class ZipTree:
 
 
 def files_fingerprint(files: Mapping[str, Path]) -> str:
-    """Of files by name: their sizes and when they were written."""
-    found = ((name, path.stat()) for name, path in sorted(files.items()))
-    return _digest((name, status.st_size, status.st_mtime_ns) for name, status in found)
+    """Of files by name: their sizes and when they were written; a link to nowhere counts as empty."""
+
+    def facts(path: Path) -> tuple[int, int]:
+        try:
+            status = path.stat()
+        except OSError:
+            return 0, 0  # if it is needed, reading it says what is wrong
+        return status.st_size, status.st_mtime_ns
+
+    return _digest((name, *facts(path)) for name, path in sorted(files.items()))
 
 
 def _digest(facts: Iterable[tuple[str, int, int]]) -> str:

@@ -82,7 +82,9 @@ def _tables(tree: Tree, contents: MiniContents) -> tuple[list[ClassFiles], dict[
     train = file_of(_TABLE, "train")
     root = next((name.removesuffix(train) for name in tree.names if f"/{name}".endswith(f"/{train}")), None)
     if root is None:
-        raise WarpgradError(f"{tree.path} holds no {train} and no pickles of miniImageNet: get them from {ORIGIN}.")
+        raise WarpgradError(
+            f"{tree.path} holds no {train}, and no unpacked pickles of miniImageNet: get either from {ORIGIN}."
+        )
     there = frozenset(tree.names)
     files: dict[str, list[str]] = {}
     splits: dict[str, list[str]] = {}

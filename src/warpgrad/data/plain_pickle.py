@@ -65,6 +65,8 @@ class _Kind:
     def __setstate__(self, state: tuple[object, ...]) -> None:
         # (version, byte order, …): what follows describes compound types, which are none of ours.
         self.order = text(state[1])
+        if self.order not in ("<", ">", "=", "|"):
+            raise ValueError(f"an array of byte order '{self.order}' is no array of whole numbers")
 
     def build(self) -> np.dtype[Any]:
         return np.dtype(self.order.replace("|", "=") + self.code)

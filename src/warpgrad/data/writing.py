@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import PIL
 
+from warpgrad.data.archives import SourceLostError
 from warpgrad.data.header import FILE, Header
 from warpgrad.data.store import IMAGES, Images, ImageStore, open_store
 from warpgrad.errors import WarpgradError
@@ -65,8 +66,9 @@ def write(
 ) -> ImageStore:
     """Stream `classes` into a new data set at `destination`, one class in memory at a time.
 
-    `fingerprint` stands for everything that the images are made of. With it an interrupted call can be repeated;
-    without it, and where a class is not what it should be, nothing is left behind, not even folders made on the way.
+    `fingerprint` stands for everything that the images are made of. With it an interrupted call can be repeated, and
+    so can one that lost its source; without it, and where a class is not what it should be, nothing is left behind,
+    not even folders made on the way.
     """
     check_vacant(destination)
     made = [folder for folder in destination.parents if not folder.exists()]
@@ -86,8 +88,10 @@ def write(
             )
         )
         partial.rename(destination)
+        (destination / _JOURNAL).unlink()
     except BaseException as failure:
-        kept = fingerprint is not None and not isinstance(failure, WarpgradError)
+        amiss = isinstance(failure, WarpgradError) and not isinstance(failure, SourceLostError)
+        kept = fingerprint is not None and not amiss
         if begun is not None and not kept:
             shutil.rmtree(partial, ignore_errors=True)
         for folder in made:
@@ -159,7 +163,7 @@ class _Writing:
         self._note(self._written[-1])
 
     def finish(self, header: Callable[[dict[str, Any]], Header]) -> None:
-        """Write the header last, and leave nothing but the data set."""
+        """Write the header, last of all."""
         lines = self._written
         offsets = [0]
         for line in lines:
@@ -177,7 +181,6 @@ class _Writing:
             file.write(made.to_json())
             file.flush()
             os.fsync(file.fileno())
-        (self._folder / _JOURNAL).unlink()
 
     def close(self) -> None:
         self._pixels.close()

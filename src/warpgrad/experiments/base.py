@@ -109,6 +109,8 @@ class Experiment(ABC, Generic[C]):
     """Method -> setting -> what `warpgrad sweep` chooses it from."""
     sweep_metric: ClassVar[str] = "accuracy"
     """What a sweep judges trials by, if nobody says."""
+    recorded: ClassVar[tuple[str, ...]] = ()
+    """What of an evaluation goes on record beside its metrics: enough to draw every comparison from the record."""
 
     def config(self, preset: str, **changes: Any) -> C:
         """A preset's settings with some of them changed."""

@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any
 from warpgrad.data.prepared import open_prepared
 from warpgrad.engine.early_stopping import EarlyStopping
 from warpgrad.engine.run_directory import newest_checkpoint
-from warpgrad.engine.state import load_learner
 from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group, require
 from warpgrad.experiments.declared_spaces import MULTI_SHOT
+from warpgrad.experiments.fresh_head import trained
 from warpgrad.experiments.multi_shot_config import METHODS, PRESETS, MultiShotConfig
 from warpgrad.experiments.multi_shot_evaluation import evaluate_on_tasks, validation_scores
 from warpgrad.experiments.multi_shot_methods import algorithm_of, meta_optimisers, method_of
@@ -59,6 +59,7 @@ class MultiShot(Experiment[MultiShotConfig]):
     tables = TABLES
     spaces = MULTI_SHOT
     sweep_metric = "auc"
+    recorded = ("data", "data_sha256", "split", "ways", "shots", "batch_norm", "notes", "tested_at", "curves")
 
     def check(self, config: MultiShotConfig) -> MultiShotConfig:
         require(config, at_least_one=_AT_LEAST_ONE, above_zero=_ABOVE_ZERO)
@@ -101,10 +102,11 @@ class MultiShot(Experiment[MultiShotConfig]):
 
     def evaluate(self, config: MultiShotConfig, directory: Path) -> dict[str, Any]:
         images = open_images(config)
-        method = method_of(config, images.store.shape)
-        if not config.from_scratch:
-            load_learner(method, newest_checkpoint(directory))
-        return evaluate_on_tasks(config, images, method)
+        shape = images.store.shape
+        if config.from_scratch:
+            return evaluate_on_tasks(config, images, method_of(config, shape))
+        method, anew = trained(lambda fresh: method_of(config, shape, fresh_head=fresh), newest_checkpoint(directory))
+        return evaluate_on_tasks(config, images, method, anew)
 
     def page(self, groups: Sequence[Group], title: str) -> Page:
         from warpgrad.experiments.multi_shot_page import build_page  # needs matplotlib, which is slow to import

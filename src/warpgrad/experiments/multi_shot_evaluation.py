@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from warpgrad.experiments.fresh_head import note
 from warpgrad.experiments.multi_shot_config import MultiShotConfig
 from warpgrad.fitting import adapt
 from warpgrad.keys import fold
@@ -16,6 +18,11 @@ from warpgrad.method import Method
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.episodes import FewShotImages
 from warpgrad.tasks.many_shot import ManyShotFamily, ManyShotTask
+
+POLICY = (
+    "batch-norm uses batch statistics in adaptation, and at test the task's own running statistics, freed of the "
+    "values they begin with"
+)
 
 
 @dataclass(frozen=True)
@@ -68,8 +75,16 @@ def validation_scores(config: MultiShotConfig, images: FewShotImages, learner: L
     }
 
 
-def evaluate_on_tasks(config: MultiShotConfig, images: FewShotImages, method: Method) -> dict[str, Any]:
-    """The result of a run: per held-out task, at the headline and at the end of adaptation."""
+def evaluate_on_tasks(
+    config: MultiShotConfig, images: FewShotImages, method: Method, anew: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The result of a run: per held-out task, at the headline and at the end of adaptation.
+
+    `anew` names what of the method could not be taken from the run.
+    """
+    notes = [f"{POLICY}; images are normalised by the training classes of {images.store.header.name}.", *note(anew)]
+    for line in notes:
+        print(line, file=sys.stderr, flush=True)
     family = ManyShotFamily(images, config.split, config.test_shape)
     found = adapt_and_test(
         method.learner,
@@ -99,6 +114,8 @@ def evaluate_on_tasks(config: MultiShotConfig, images: FewShotImages, method: Me
         "ways": config.ways,
         "shots": [min(training), max(training)],
         "test_images": config.test_images,
+        "batch_norm": "corrected",
+        "notes": notes,
         "trained_steps": None if config.from_scratch else config.steps,
         "headline_steps": config.headline_steps,
         "tested_at": found[0].tested_at,

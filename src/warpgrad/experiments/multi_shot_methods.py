@@ -22,16 +22,17 @@ from warpgrad.objectives import Approximate, Exact
 from warpgrad.rules import SGD
 
 
-def method_of(config: MultiShotConfig, shape: Shape) -> Method:
-    """What is meta-learned, and how a task is adapted to."""
+def method_of(config: MultiShotConfig, shape: Shape, *, fresh_head: bool = False) -> Method:
+    """What is meta-learned, and how a task is adapted to; with `fresh_head`, where the head does not fit."""
+    start: dict[str, Start] = {"head": "fresh"} if fresh_head else {}
     rule = SGD(config.alpha, momentum=config.momentum)
     match config.method:
         case "warp-leap":
             objective = Exact() if config.objective == "exact" else Approximate()
-            return Method(_learner(config, warped_network(config, shape)), rule, objective, Leap())
+            return Method(_learner(config, warped_network(config, shape), start), rule, objective, Leap())
         case "leap" | "reptile":
             initialiser: Initialiser = Leap() if config.method == "leap" else Reptile()
-            return Method(_learner(config, network(config, shape)), rule, None, initialiser)
+            return Method(_learner(config, network(config, shape), start), rule, None, initialiser)
         case "sgd":
             return Method(_learner(config, network(config, shape), {"*": "fixed"}), rule)
     raise WarpgradError(f"multi-shot has no method '{config.method}'.")
@@ -60,7 +61,7 @@ def warped_network(config: MultiShotConfig, shape: Shape) -> nn.Sequential:
     return begun_as(network(config, shape), warped, config.warp_init)
 
 
-def _learner(config: MultiShotConfig, module: nn.Sequential, start: Mapping[str, Start] | None = None) -> Learner:
+def _learner(config: MultiShotConfig, module: nn.Sequential, start: Mapping[str, Start]) -> Learner:
     # Where nothing is marked as warp, all is θ. Running statistics are tested long before they would have arrived.
     warp = None if "warp1" in dict(module.named_children()) else ()
     return Learner(module.to(config.device), warp=warp, start=start, batch_norm="corrected", channels_last=True)

@@ -27,8 +27,9 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         ],
         caption=f"{setting(groups[0])}; the same held-out tasks for every row and every meta-seed.",
         notes=[
+            *dict.fromkeys(note for group in groups for item in group.evaluations for note in item["notes"]),
             "AUC is the mean height of the accuracy curve. Training from scratch takes larger batches (its own "
-            "setting); the number of steps is the same for all."
+            "setting); the number of steps is the same for all.",
         ],
         published=f"paper {{:g}} ({TIERED})",
         warning=""

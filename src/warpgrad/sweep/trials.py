@@ -112,7 +112,9 @@ class Workers:
         watch = None
         if self.prune is not None:
             steps = getattr(config, "meta_steps", 0)
-            watch = Watch(self.prune, directory / "metrics.jsonl", steps, self.record.sweep.direction, reported)
+            sweep = self.record.sweep
+            file = directory / "metrics.jsonl"
+            watch = Watch(self.prune, file, steps, sweep.metric, sweep.direction, reported)
         return Active(trial, config, directory, watch)
 
     def _ended(self, one: Active) -> bool:
