@@ -279,30 +279,6 @@ def test_the_interval_is_students():
     assert half_width(values) == pytest.approx(3.18244630528371 * values.std(ddof=1) / 2, rel=1e-9)
 
 
-# The paper's presets on images of their size.
-
-
-@pytest.mark.parametrize("name", ["few-shot-mini-1shot", "few-shot-tiered-5shot"])
-def test_the_paper_preset_takes_a_meta_step_and_goes_on(large_store, tmp_path, name):
-    """The first row of a table, but for the data, the width and the counts of meta-steps and episodes."""
-    table = next(table for table in EXPERIMENT.tables if table.name == name)
-    row = table.rows[0].settings_at("paper")
-    fewer = {"filters": 2, "validate_every": 1, "validation_episodes": 1, "test_episodes": 2}
-    config = EXPERIMENT.config("paper", **{**row, **fewer, "data": str(large_store.path), "meta_steps": 1})
-    summary = execute(EXPERIMENT, config, Execution(tmp_path / "run", progress=False))
-    assert (summary["steps"], summary["preset"], summary["method"]) == (1, "paper", "warp-maml")
-    more = dataclasses.replace(config, meta_steps=2)
-    assert EXPERIMENT.train(more, Execution(tmp_path / "run", progress=False)) == 2
-    assert EXPERIMENT.train(more, Execution(tmp_path / "straight", progress=False)) == 2
-    resumed, straight = weights_of(tmp_path / "run"), weights_of(tmp_path / "straight")
-    assert all(torch.equal(value, resumed[name]) for name, value in straight.items())
-
-
-@pytest.fixture(scope="module")
-def large_store(tmp_path_factory):
-    return few_shot_store(tmp_path_factory.mktemp("large") / "s", size=84, classes=5, images=30)
-
-
 # Tables, terminal and page.
 
 
