@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,10 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 
+from interrupting import goes_on
 from omniglot_archives import SMALL, archives, drawing, encoded, trees
 from test_data_drawn import REAL, figures
-from warpgrad.data import find_archives, montage, open_tree, prepare_omniglot, usable_alphabets
+from warpgrad.data import find_archives, montage, omniglot, open_tree, prepare_omniglot, usable_alphabets
 from warpgrad.data.omniglot import CONTENTS, ink
 from warpgrad.errors import WarpgradError
 
@@ -61,6 +63,11 @@ def test_prepared_from_archives_from_folders_and_in_any_order_alike(tmp_path, tr
         again = prepare_omniglot(source, tmp_path / f"again{number}", _contents=SMALL)
         assert (again.path / "images.bin").read_bytes() == (store.path / "images.bin").read_bytes()
         assert (again.path / "header.json").read_bytes() == (store.path / "header.json").read_bytes()
+
+
+def test_an_interrupted_command_goes_on(tmp_path, trees, monkeypatch):
+    folder = archives(tmp_path / "raw", trees)
+    goes_on(partial(prepare_omniglot, folder, _contents=SMALL), tmp_path, monkeypatch, omniglot, "ink")
 
 
 def test_ink_is_255_paper_is_0_and_the_resize_is_antialiased():

@@ -8,13 +8,15 @@ import os
 import random
 import shutil
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from warpgrad.data import CIFAR_FS, FC100, CifarSplits, open_store, prepare_cifar
+from interrupting import goes_on
+from warpgrad.data import CIFAR_FS, FC100, CifarSplits, cifar, open_store, prepare_cifar
 from warpgrad.data.cifar import CifarContents
 from warpgrad.errors import WarpgradError
 
@@ -109,6 +111,11 @@ def test_a_tree_without_superclasses_has_no_groups(tmp_path, tree):
     store = prepare_cifar(packed(tmp_path / "cifar100.zip", tree), tmp_path / "s", SMALL, _contents=CONTENTS)
     assert set(store.groups) == {""}
     assert "superclasses" not in store.header.note
+
+
+def test_an_interrupted_command_goes_on(tmp_path, tree, monkeypatch):
+    archive = packed(tmp_path / "cifar100.zip", tree)
+    goes_on(partial(prepare_cifar, archive, splits=SMALL, _contents=CONTENTS), tmp_path, monkeypatch, cifar, "exactly")
 
 
 def spoilt(tree: dict[str, bytes], kind: str) -> None:

@@ -212,6 +212,12 @@ def test_an_unreadable_picture_is_named_and_nothing_is_left(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
 
 
+def test_a_link_to_nowhere_that_nobody_needs_is_no_obstacle(tmp_path):
+    source = folders(tmp_path / "b")
+    (source / "class00" / ".#notes.txt").symlink_to("nobody@nowhere")
+    assert len(prepare_folder(source, tmp_path / "s", name="b")) == 10
+
+
 def test_an_interrupted_run_goes_on_unless_a_picture_has_changed(tmp_path):
     source = folders(tmp_path / "b")
 

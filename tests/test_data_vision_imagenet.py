@@ -6,13 +6,15 @@ import io
 import os
 import pickle
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from warpgrad.data import open_store, prepare_mini_imagenet, prepare_tiered_imagenet
+from interrupting import goes_on
+from warpgrad.data import class_files, open_store, prepare_mini_imagenet, prepare_tiered_imagenet, tiered_imagenet
 from warpgrad.data.mini_imagenet import MiniContents
 from warpgrad.data.tiered_imagenet import SIZES
 from warpgrad.errors import WarpgradError
@@ -105,6 +107,11 @@ def test_mini_imagenet_from_pickles(tmp_path, protocol):
         expected = np.stack([picture(int(name[1:]), number) for number in range(4)])
         assert np.array_equal(stored(store, name), expected)
     open_store(store.path, verify=True)
+
+
+def test_interrupted_commands_go_on(tmp_path, monkeypatch):
+    goes_on(partial(mini, mini_pictures(tmp_path / "m")), tmp_path / "mini", monkeypatch, class_files, "read_picture")
+    goes_on(partial(tiered, tiered_pickles(tmp_path / "t")), tmp_path / "tiered", monkeypatch, tiered_imagenet, "_png")
 
 
 def mini_spoilt(folder: Path, kind: str) -> None:

@@ -103,6 +103,14 @@ def test_even_what_may_be_named_cannot_be_turned(tmp_path):
     assert "keys that are neither" in refused(path, pickle.dumps({(1, 2): 3}))
 
 
+def test_a_byte_order_can_say_no_more_than_a_byte_order(tmp_path):
+    """Whatever stands there is put before the type code, and `f4,` makes a record of floats of it."""
+    raw = pickle.dumps(np.array([1, 2], dtype="<i4"), 2)
+    assert raw.count(b"X\x01\x00\x00\x00<") == 1
+    forged = raw.replace(b"X\x01\x00\x00\x00<", b"X\x03\x00\x00\x00f4,")
+    assert "byte order 'f4,'" in refused(tmp_path / "a.pkl", forged)
+
+
 def test_damage_is_one_sentence(tmp_path):
     whole = pickle.dumps({"a": np.arange(1000), "b": ["x"] * 10})
     for length in (0, 1, 50, len(whole) - 1):

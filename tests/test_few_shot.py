@@ -17,6 +17,7 @@ from warpgrad.data.prepared import prepared
 from warpgrad.engine.checkpoint import load
 from warpgrad.engine.run_directory import newest_checkpoint
 from warpgrad.errors import WarpgradError
+from warpgrad.experiments import few_shot_page
 from warpgrad.experiments.base import Execution
 from warpgrad.experiments.comparison import comparable
 from warpgrad.experiments.few_shot import FewShot
@@ -325,6 +326,14 @@ def test_the_terminal_and_the_page_compare_on_the_same_episodes(runs, tmp_path):
     assert rows[1][3] == "58.9"
     text = EXPERIMENT.page(groups, "Few shots").write(tmp_path / "page.html").read_text()
     for words in ("published 58.9", "Learning curves", "statistics of the batch", "Indicative only"):
+        assert words in text
+
+
+def test_the_page_shows_memory_against_k_where_it_was_measured(runs, tmp_path, monkeypatch):
+    measured = Path(__file__).parents[1] / "results" / "few-shot-memory.json"
+    monkeypatch.setattr(few_shot_page, "MEMORY", measured)
+    text = EXPERIMENT.page([group_of("MAML", [runs["maml"]])], "Few shots").write(tmp_path / "page.html").read_text()
+    for words in ("Memory against adaptation steps", "Warp-MAML", "warp, fixed θ0"):
         assert words in text
 
 

@@ -23,7 +23,7 @@ import pytest
 
 optuna = pytest.importorskip("optuna", reason="needs Optuna: pip install 'warpgrad[sweep]'")
 
-from warpgrad import sweep_commands  # noqa: E402
+from warpgrad import commands, sweep_commands  # noqa: E402
 from warpgrad.errors import WarpgradError  # noqa: E402
 from warpgrad.experiments.sweep_space import Choices, FloatRange, IntRange  # noqa: E402
 from warpgrad.experiments.synthetic import Synthetic  # noqa: E402
@@ -383,6 +383,13 @@ def test_a_sweep_of_real_runs_from_end_to_end(tmp_path, monkeypatch, capsys):
     assert [config["split"] for config in configs] == ["validation"] * 2
     assert best["meta_lr"] == configs[values.index(min(values))]["meta_lr"]
     assert not {"split", "seed"} & set(best)
+    commands.run(
+        ["synthetic", "--config", str(tmp_path / "s" / "best.json"), "--out", str(tmp_path / "again"), "--quiet"]
+    )
+    again = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert (again["split"], again["meta_lr"]) == ("test", best["meta_lr"])
+    assert json.loads((tmp_path / "again" / "summary.json").read_text())["steps"] > 0
+    capsys.readouterr()
     assert "Best so far" in (tmp_path / "s" / "index.html").read_text()
     kept = {path: path.stat().st_mtime_ns for run in runs for path in run.rglob("*")}
     sweep_commands.sweep(command(tmp_path, "--trials", "2"))
