@@ -284,7 +284,8 @@ def test_meta_steps_of_the_paper_preset_and_their_resumption(tmp_path):
 
 
 def test_the_table_holds_the_papers_figures_and_can_be_run(tmp_path):
-    (table,) = EXPERIMENT.tables
+    table, probes = EXPERIMENT.tables
+    assert {cell.config.split for cell in cells(EXPERIMENT, probes, tmp_path, "small", None)} == {"validation"}
     assert {row.label: row.paper for row in table.rows} == {
         "Warp-Leap": 80.4, "Leap": 73.9, "Reptile": 76.5, "SGD": 58.1,
     }  # fmt: skip

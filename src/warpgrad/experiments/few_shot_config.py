@@ -119,6 +119,6 @@ SPACES: Mapping[str, Mapping[str, Space]] = {
     **{method: {**_THETA0, "meta_lr": _META} for method in ("warp-maml", "anil", "t-nets")},
     **{method: {**_THETA0, "rule_lr": _META} for method in ("meta-sgd", "meta-curvature")},
     "mt-nets": {**_THETA0, "meta_lr": _META, "rule_lr": _META},
-    "cavia": {"inner_lr": FloatRange(0.05, 5.0, log=True), "meta_lr": _META},
+    "cavia": {"inner_lr": FloatRange(0.1, 50.0, log=True), "meta_lr": _META},
 }
 """What `warpgrad sweep` chooses from; the paper gives no ranges."""

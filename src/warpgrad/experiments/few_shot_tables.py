@@ -60,8 +60,27 @@ def _tables(short: str, data: str, published: _Published, preset: str) -> list[T
     ]
 
 
+_PROBED: tuple[tuple[str, str, dict[str, float]], ...] = (
+    *((f"MAML, α = {alpha:g}", "maml", {"inner_lr": alpha}) for alpha in (0.02, 0.05, 0.15)),
+    ("MAML, Adam at 0.003", "maml", {"theta0_lr": 0.003}),
+    *((f"Warp-MAML, α = {alpha:g}", "warp-maml", {"inner_lr": alpha}) for alpha in (0.05, 0.15, 0.4)),
+    *((f"T-Nets, α = {alpha:g}", "t-nets", {"inner_lr": alpha}) for alpha in (0.05, 0.15)),
+    *((f"CAVIA, α = {alpha:g}", "cavia", {"inner_lr": alpha}) for alpha in (0.3, 5.0, 20.0)),
+)
+_SHORT = {"meta_steps": 500, "validate_every": 500, "split": "validation", "test_episodes": 300}
+PROBES = Table(
+    "few-shot-steps",
+    "Step sizes: accuracy on validation episodes after 500 meta-steps, CIFAR-FS, 5-way 1-shot",
+    NAME,
+    tuple(Row(label, {"method": method, **_SHORT, **chosen}) for label, method, chosen in _PROBED),
+    seeds=1,
+    preset="small",
+)
+"""What the step sizes of the preset `small` were chosen by."""
+
 TABLES: tuple[Table, ...] = (
     *_tables("cifar", "cifar-fs", _CIFAR, "small"),
     *_tables("mini", "mini-imagenet", _MINI, "paper"),
     *_tables("tiered", "tiered-imagenet", _TIERED, "paper"),
+    PROBES,
 )

@@ -25,4 +25,15 @@ TABLES = (
         ),
         seeds=SEEDS,
     ),
+    Table(
+        "multi-shot-steps",
+        "Step sizes of training from scratch: accuracy on validation tasks",
+        NAME,
+        tuple(
+            Row(f"SGD, α = {alpha:g}", {"method": "sgd", "inner_lr": alpha, "split": "validation", "test_tasks": 10})
+            for alpha in (0.02, 0.05, 0.15)
+        ),
+        seeds=1,
+        preset="small",
+    ),
 )
