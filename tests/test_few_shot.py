@@ -252,7 +252,7 @@ def test_other_data_of_another_size_too(runs, tiny, tmp_path):
     found = EXPERIMENT.evaluate(tiny(method="warp-maml", data=str(other.path)), runs["warp-maml"])
     assert found["data"] == "patterns 48"
     assert found["anew"] == ["head.bias", "head.weight"]
-    assert "normalised by the training classes of patterns 48" in found["notes"][0]
+    assert "normalised by the training classes of patterns 48, not by those of" in found["notes"][1]
     same = few_shot_store(tmp_path / "same", seed=2)
     assert EXPERIMENT.evaluate(tiny(method="warp-maml", data=str(same.path)), runs["warp-maml"])["anew"] == []
 

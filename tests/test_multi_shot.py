@@ -261,7 +261,7 @@ def test_other_ways_get_a_fresh_head_and_say_so(tiny, runs, capsys):
     found = EXPERIMENT.evaluate(tiny(method="warp-leap", ways=2), runs["warp-leap"])
     assert "drawn afresh on every task; what begins anew: head.bias, head.weight" in capsys.readouterr().err
     assert (found["ways"], found["batch_norm"]) == (2, "corrected")
-    assert "batch-norm uses batch statistics in adaptation" in found["notes"][0]
+    assert "Batch-norm uses batch statistics in adaptation" in found["notes"][0]
 
 
 def test_meta_steps_of_the_paper_preset_and_their_resumption(tmp_path):

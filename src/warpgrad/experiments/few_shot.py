@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpgrad.engine.early_stopping import EarlyStopping
-from warpgrad.engine.run_directory import newest_checkpoint
 from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group, require
@@ -118,7 +117,7 @@ class FewShot(Experiment[FewShotConfig]):
 
     def evaluate(self, config: FewShotConfig, directory: Path) -> dict[str, Any]:
         images = FewShotImages(open_data(config.data), config.device)
-        return evaluate_on_episodes(config, images, newest_checkpoint(directory))
+        return evaluate_on_episodes(config, images, directory)
 
     def page(self, groups: Sequence[Group], title: str) -> Page:
         from warpgrad.experiments.few_shot_page import build_page  # needs matplotlib, which is slow to import

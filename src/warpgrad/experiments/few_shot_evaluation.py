@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from warpgrad.adaptation import Adaptation
 from warpgrad.data.prepared import data_name
+from warpgrad.engine.run_directory import newest_checkpoint
 from warpgrad.experiments.few_shot_config import FewShotConfig
 from warpgrad.experiments.few_shot_methods import recipe
-from warpgrad.experiments.fresh_head import note, trained
+from warpgrad.experiments.fresh_head import note, other_data, trained
 from warpgrad.fitting import evaluate
 from warpgrad.keys import fold, isolated_rng
 from warpgrad.method import Method
@@ -27,16 +28,16 @@ POLICIES = {
 }
 
 
-def evaluate_on_episodes(config: FewShotConfig, images: FewShotImages, checkpoint: Path) -> dict[str, Any]:
+def evaluate_on_episodes(config: FewShotConfig, images: FewShotImages, run: Path) -> dict[str, Any]:
     """The result of a run: accuracy of every episode after every adaptation step."""
     method, anew = trained(
         lambda fresh: recipe(config, images.store.shape, fresh_head=fresh).method,
-        checkpoint,
+        newest_checkpoint(run),
         adapts_head=config.method != "cavia",
     )
     shape = config.test_shape
     family = EpisodeFamily(images, config.split, shape, rotations=config.rotations)
-    notes = _notes(config, images, anew)
+    notes = _notes(config, images, run, anew)
     for line in notes:
         print(line, file=sys.stderr, flush=True)
     accuracies: list[list[float]] = []
@@ -88,11 +89,11 @@ def half_width(values: NDArray[np.float64]) -> float:
     return (interval.high - interval.low) / 2
 
 
-def _notes(config: FewShotConfig, images: FewShotImages, anew: list[str]) -> list[str]:
+def _notes(config: FewShotConfig, images: FewShotImages, run: Path, anew: list[str]) -> list[str]:
     name = images.store.header.name
     return [
         f"{config.test_episodes} {config.split} episodes of {name}, {config.ways}-way {config.shots}-shot, "
-        f"{config.query} query images per class; {POLICIES[config.batch_norm]}; images are normalised by the training "
-        f"classes of {name}.",
+        f"{config.query} query images per class; {POLICIES[config.batch_norm]}.",
+        *other_data(config.data, name, run),
         *note(anew),
     ]

@@ -1,4 +1,4 @@
-"""The weights of a run where they are to be used, if need be with a head drawn afresh.
+"""The weights of a run on other tasks than it was meta-trained on, if need be with a head drawn afresh.
 
 What was meta-learned for N classes and images of one size serves others too, but for the head: its shape follows both.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from warpgrad.engine.checkpoint import load
+from warpgrad.engine.files import read_json
 from warpgrad.engine.state import Weights, load_weights, weights
 from warpgrad.errors import WarpgradError
 from warpgrad.method import Method
@@ -44,6 +45,14 @@ def trained(make: Callable[[bool], Method], checkpoint: Path, *, adapts_head: bo
         }
     load_weights(method, stored, checkpoint)
     return method, anew
+
+
+def other_data(data: str, name: str, run: Path) -> list[str]:
+    """What the output says where a run is tested on other `data`, called `name`, than it was meta-trained on."""
+    before = read_json(run / "config.json")["data"]
+    if data == before:
+        return []
+    return [f"Images are normalised by the training classes of {name}, not by those of {before}."]
 
 
 def note(anew: Sequence[str]) -> list[str]:

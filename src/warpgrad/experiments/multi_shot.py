@@ -31,7 +31,7 @@ from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group, require
 from warpgrad.experiments.declared_spaces import MULTI_SHOT
-from warpgrad.experiments.fresh_head import trained
+from warpgrad.experiments.fresh_head import note, other_data, trained
 from warpgrad.experiments.multi_shot_config import METHODS, PRESETS, MultiShotConfig
 from warpgrad.experiments.multi_shot_evaluation import evaluate_on_tasks, validation_scores
 from warpgrad.experiments.multi_shot_methods import algorithm_of, meta_optimisers, method_of
@@ -106,7 +106,8 @@ class MultiShot(Experiment[MultiShotConfig]):
         if config.from_scratch:
             return evaluate_on_tasks(config, images, method_of(config, shape))
         method, anew = trained(lambda fresh: method_of(config, shape, fresh_head=fresh), newest_checkpoint(directory))
-        return evaluate_on_tasks(config, images, method, anew)
+        notes = [*other_data(config.data, images.store.header.name, directory), *note(anew)]
+        return evaluate_on_tasks(config, images, method, notes)
 
     def page(self, groups: Sequence[Group], title: str) -> Page:
         from warpgrad.experiments.multi_shot_page import build_page  # needs matplotlib, which is slow to import

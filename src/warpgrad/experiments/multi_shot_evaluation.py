@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from warpgrad.experiments.fresh_head import note
 from warpgrad.experiments.multi_shot_config import MultiShotConfig
 from warpgrad.fitting import adapt
 from warpgrad.keys import fold
@@ -20,7 +19,7 @@ from warpgrad.tasks.episodes import FewShotImages
 from warpgrad.tasks.many_shot import ManyShotFamily, ManyShotTask
 
 POLICY = (
-    "batch-norm uses batch statistics in adaptation, and at test the task's own running statistics, freed of the "
+    "Batch-norm uses batch statistics in adaptation, and at test the task's own running statistics, freed of the "
     "values they begin with"
 )
 
@@ -76,13 +75,13 @@ def validation_scores(config: MultiShotConfig, images: FewShotImages, learner: L
 
 
 def evaluate_on_tasks(
-    config: MultiShotConfig, images: FewShotImages, method: Method, anew: Sequence[str] = ()
+    config: MultiShotConfig, images: FewShotImages, method: Method, notes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The result of a run: per held-out task, at the headline and at the end of adaptation.
 
-    `anew` names what of the method could not be taken from the run.
+    `notes` say what else there is to say of the method.
     """
-    notes = [f"{POLICY}; images are normalised by the training classes of {images.store.header.name}.", *note(anew)]
+    notes = [f"{POLICY}.", *notes]
     for line in notes:
         print(line, file=sys.stderr, flush=True)
     family = ManyShotFamily(images, config.split, config.test_shape)
