@@ -30,7 +30,7 @@ from warpgrad.experiments.synthetic import Synthetic  # noqa: E402
 from warpgrad.sweep import process  # noqa: E402
 from warpgrad.sweep.ownership import Owner  # noqa: E402
 from warpgrad.sweep.page import build_page  # noqa: E402
-from warpgrad.sweep.pruning import Prune, Watch  # noqa: E402
+from warpgrad.sweep.pruning import Prune  # noqa: E402
 from warpgrad.sweep.results import Places, Sweep  # noqa: E402
 from warpgrad.sweep.samplers import Keyed  # noqa: E402
 from warpgrad.sweep.study import Record, opened  # noqa: E402
@@ -305,37 +305,6 @@ def test_pruned_trials_are_stopped_and_kept(tmp_path):
     stopped = [outcome for outcome in pruned if abs(math.log10(outcome.chosen["meta_lr"]) + 2) > median]
     assert stopped
     assert all((places.trial(outcome.number) / "stopped").exists() for outcome in stopped)
-
-
-def test_reports_are_trailing_means_of_tenths(tmp_path):
-    file = tmp_path / "metrics.jsonl"
-    rows = [json.dumps({"step": step, "meta_loss": float(step), "accuracy": 0.5}) for step in range(30)]
-    watch = Watch(Prune(), file, 30, "accuracy", "minimise", set())
-    assert list(watch.reports()) == []
-    file.write_text("\n".join(rows[:7]))  # the seventh line is not whole yet
-    assert list(watch.reports()) == [(6, 4.0)]
-    assert list(watch.reports()) == []
-    file.write_text("\n".join(rows) + "\n")
-    assert list(watch.reports()) == [(step, step - 2.0) for step in range(9, 30, 3)]
-    turned = Watch(Prune(by="meta_loss"), file, 30, "accuracy", "maximise", {6, 9, 12, 15, 18, 21, 24})
-    assert list(turned.reports()) == [(27, -25.0)]
-    with pytest.raises(WarpgradError, match=r"has no 'test_loss' to prune by \(it has step, meta_loss, accuracy\)"):
-        list(Watch(Prune(by="test_loss"), file, 30, "accuracy", "minimise", set()).reports())
-
-
-def test_validations_may_be_further_apart_than_reports(tmp_path):
-    """They are what trials are judged by where there are any: windows without one make no report."""
-    file = tmp_path / "metrics.jsonl"
-    rows = [{"step": step, "task_loss_last": 1.0} for step in range(40)]
-    for step in (9, 19, 29, 39):
-        rows[step]["validation/accuracy"] = step / 100
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    reports = list(Watch(Prune(), file, 40, "accuracy", "maximise", set()).reports())
-    # Reports every 4 steps from the 8th on; before the first validation there is only the loss, where less is better.
-    assert reports == [(8, -1.0), (12, 0.09), (20, 0.19), (32, 0.29)]
-    assert (
-        list(Watch(Prune(by="validation/accuracy"), file, 40, "accuracy", "maximise", set()).reports()) == reports[1:]
-    )
 
 
 def test_a_diverging_run_has_an_exit_code_of_its_own(tmp_path, capsys):

@@ -8,7 +8,6 @@ with is what an uninterrupted call ends with.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -16,7 +15,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import PIL
@@ -25,6 +24,7 @@ from warpgrad.data.archives import SourceLostError
 from warpgrad.data.header import FILE, Header
 from warpgrad.data.store import IMAGES, Images, ImageStore, open_store
 from warpgrad.errors import WarpgradError
+from warpgrad.locks import locked
 from warpgrad.version import __version__
 
 _JOURNAL = "classes.jsonl"
@@ -128,7 +128,7 @@ class _Writing:
 
     def __init__(self, folder: Path, title: str, shape: tuple[int, int, int], identity: str | None) -> None:
         self._folder, self._title, self._shape = folder, title, shape
-        self._journal = _locked(folder / _JOURNAL, folder)
+        self._journal = locked(folder / _JOURNAL, f"another process is writing {folder}: wait for it, or stop it.")
         # Opened for appending, so that what is there survives, but to be read and cut as well.
         self._pixels = (folder / IMAGES).open("a+b")
         self._digest = hashlib.sha256()
@@ -215,13 +215,3 @@ class _Writing:
 
 def _encoded(value: Any) -> bytes:
     return json.dumps(value).encode() + b"\n"
-
-
-def _locked(path: Path, folder: Path) -> BinaryIO:
-    file = path.open("a+b")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        file.close()
-        raise WarpgradError(f"another process is writing {folder}: wait for it, or stop it.") from error
-    return file

@@ -9,7 +9,6 @@ figures/
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -21,6 +20,7 @@ from warpgrad.engine import checkpoint
 from warpgrad.engine.distributed import several
 from warpgrad.engine.files import read_json, remove_partial, write_json, writing
 from warpgrad.errors import WarpgradError
+from warpgrad.locks import locked
 from warpgrad.ranks import ALONE, Ranks
 
 FORMAT = 1
@@ -47,7 +47,9 @@ class RunDirectory:
         self.checkpoints = path / "checkpoints"
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = self._locked()
+            self._lock = locked(
+                self.path / ".lock", f"another process is running in {self.path}; wait for it or choose another."
+            )
         self._metrics: BinaryIO | None = None
         try:
             self._open(config, fresh)
@@ -112,15 +114,6 @@ class RunDirectory:
             self._metrics.close()
             self._metrics = None
         self._lock.close()
-
-    def _locked(self) -> BinaryIO:
-        lock = (self.path / ".lock").open("ab")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.close()
-            raise WarpgradError(f"another process is running in {self.path}; wait for it or choose another.") from error
-        return lock
 
     def _clear(self) -> None:
         """Delete a run, and nothing that is not one."""
