@@ -28,7 +28,6 @@ from warpgrad.maze import (
 )
 from warpgrad.maze.environment import MazeVectorEnv
 from warpgrad.maze.roll_out import MazeRollOut, choose
-from warpgrad.maze.weights import Weights
 from warpgrad.method import Method
 from warpgrad.tasks.reinforcement import ActorCritic, EpisodeFamily, Episodes, EpisodeTask, episode_seeds
 
@@ -91,22 +90,22 @@ def test_the_rnn_and_the_t_nets_rnn_by_their_formulas():
     x, h = torch.randn(3, 4), torch.randn(3, 5)
     rnn, t_nets = RNNAgent(4, 5, 2), TNetsAgent(4, 5, 2, transform="drawn")
     expected = torch.tanh(h @ rnn.weight_hh.T + x @ rnn.weight_ih.T + rnn.bias)
-    torch.testing.assert_close(rnn.stepper(Weights())(x, (h,))[0], expected)
+    torch.testing.assert_close(rnn.stepper()(x, (h,))[0], expected)
     t_h, t_x, t_b = (t_nets.transforms[name] for name in ("hidden", "input", "bias"))
     v, w, b = t_nets.weight_hh, t_nets.weight_ih, t_nets.bias
     expected = torch.tanh(torch.stack([t_h @ (v @ h[i]) + t_x @ (w @ x[i]) + t_b @ b for i in range(3)]))
-    torch.testing.assert_close(t_nets.stepper(Weights())(x, (h,))[0], expected)
+    torch.testing.assert_close(t_nets.stepper()(x, (h,))[0], expected)
     plain = TNetsAgent(4, 5, 2)
     plain.load_state_dict(rnn.state_dict(), strict=False)
     # T's start at the identity.
-    torch.testing.assert_close(plain.stepper(Weights())(x, (h,))[0], rnn.stepper(Weights())(x, (h,))[0])
+    torch.testing.assert_close(plain.stepper()(x, (h,))[0], rnn.stepper()(x, (h,))[0])
 
 
 def test_the_warp_agent_is_the_warp_hyper_cell_with_explicit_state():
     agent = WarpAgent(4, 5, 2, context=3)
     xs = torch.randn(4, 2, 4)
     expected, _ = wg.layers.WarpHyperNetwork(agent.cell)(xs)
-    state, step = agent.start(xs[0]), agent.stepper(Weights())
+    state, step = agent.start(xs[0]), agent.stepper()
     for x, known in zip(xs, expected, strict=True):
         h, state = step(x, state)
         torch.testing.assert_close(h, known)
@@ -159,7 +158,7 @@ def test_plasticity_against_hand_computed_steps(kind, rule):
     torch.set_default_dtype(torch.float64)
     try:
         xs = 2 * torch.randn(7, 2, 4)
-        state, step, seen = agent.start(xs[0]), agent.stepper(Weights()), []
+        state, step, seen = agent.start(xs[0]), agent.stepper(), []
         for x in xs:
             h, state = step(x, state)
             seen.append(h)

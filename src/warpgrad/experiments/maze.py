@@ -196,9 +196,9 @@ def build(config: MazeConfig) -> Method:
 
     The rule's step is never kept: in Algorithm 3 the one θ of the stream moves by C alone.
     """
-    # Algorithm 3 differentiates once; networks with a single small matrix gain nothing from deferring.
-    deferred = config.method in ("warp-rnn", "hyperrnn")
-    options = AgentOptions(config.hidden, config.context, config.gate_bias, config.transform, deferred)
+    options = AgentOptions(
+        config.hidden, config.context, config.gate_bias, config.transform, taped=True
+    )  # Algorithm 3 differentiates once
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(fold(config.seed, "weights"))
         learner = build_learner(config.method, maze_of(config), options, config.device)

@@ -1,8 +1,8 @@
 """Agents: a recurrent network whose hidden state is projected into a policy and a value by two linear layers.
 
-All have one interface. `agent.stepper(weights)` fetches the weights once and returns the function that takes one time
-step, (x_t, state) -> (h_t, state); `weights` says how they enter the graph. `agent.start(x)` is the state before the
-first. A state is a tuple of tensors, batch first. Parts that are marked as warp are φ; everything else is θ.
+All have one interface. `agent.stepper()` fetches the weights once and returns the function that takes one time step,
+(x_t, state) -> (h_t, state); `agent.start(x)` is the state before the first. A state is a tuple of tensors, batch
+first. `agent.tape(length, batch)` takes the same steps faster. Parts that are marked as warp are φ, all else is θ.
 
     RNN          h_t = tanh(V h_{t−1} + W x_t + b)
     Warp-RNN     the same, gated by a meta-LSTM that is φ (Eq. 20)
@@ -21,8 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from warpgrad.layers.hypernetwork import WarpHyperCell
-from warpgrad.maze.weights import Weights
+from warpgrad.layers.hypernetwork import HyperState, WarpHyperCell
+from warpgrad.maze.tape import Tape
+from warpgrad.maze.warp_tape import WarpTape
 from warpgrad.partition import Warp
 
 State = tuple[Tensor, ...]
@@ -39,8 +40,13 @@ class Agent(nn.Module, ABC):
         self.value = nn.Linear(hidden, 1)
 
     @abstractmethod
-    def stepper(self, weights: Weights) -> Step:
+    def stepper(self) -> Step:
         """One time step as a function of (x_t, state), for a whole roll-out with the weights of this moment."""
+
+    def tape(self, length: int, batch: int) -> Tape | None:
+        """The steps of a roll-out with their backward pass written out, where that is faster than autograd."""
+        del length, batch
+        return None
 
     def start(self, x: Tensor) -> State:
         """The state before the first observation, for the batch of `x`: all zeros."""
@@ -48,7 +54,7 @@ class Agent(nn.Module, ABC):
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, Tensor, State]:
         """One time step: log π, V and the state after it."""
-        h, state = self.stepper(Weights())(x, self.start(x) if state is None else state)
+        h, state = self.stepper()(x, self.start(x) if state is None else state)
         return F.log_softmax(self.policy(h), dim=1), self.value(h).squeeze(1), state
 
 
@@ -65,12 +71,12 @@ class RNNAgent(Agent):
         """W, V and b as they act on x_t, h_{t−1} and 1."""
         return self.weight_ih, self.weight_hh, self.bias
 
-    def stepper(self, weights: Weights) -> Step:
+    def stepper(self) -> Step:
         onto_input, onto_hidden, bias = self.maps()
-        onto_both = weights.linear(torch.cat([onto_input, onto_hidden], dim=1), bias)
+        onto_both = torch.cat([onto_input, onto_hidden], dim=1)
 
         def step(x: Tensor, state: State) -> tuple[Tensor, State]:
-            h = torch.tanh(onto_both(torch.cat([x, state[0]], dim=1)))
+            h = torch.tanh(F.linear(torch.cat([x, state[0]], dim=1), onto_both, bias))
             return h, (h,)
 
         return step
@@ -87,9 +93,8 @@ class MemorylessAgent(Agent):
         del x
         return ()
 
-    def stepper(self, weights: Weights) -> Step:
-        layer = weights.linear(self.layer.weight, self.layer.bias)
-        return lambda x, state: (torch.tanh(layer(x)), state)
+    def stepper(self) -> Step:
+        return lambda x, state: (torch.tanh(self.layer(x)), state)
 
 
 class WarpAgent(Agent):
@@ -106,32 +111,16 @@ class WarpAgent(Agent):
         state = self.cell.initial_state(x)
         return (*state.task, *state.meta)
 
-    def stepper(self, weights: Weights) -> Step:
-        """The step of `WarpHyperCell`, with products of the same input taken as one."""
-        cell, lstm = self.cell, self.cell.meta_lstm
-        size = cell.context_size
-        # torch has the gates of an LSTM as enter, forget, candidate, leave; those with a sigmoid are to lie together.
-        enter, forget, candidate, leave = torch.split(torch.arange(4 * size), size)
-        rows = torch.cat([enter, forget, leave, candidate]).to(lstm.weight_ih.device)
-        onto_gates = weights.linear(
-            torch.cat([lstm.weight_ih, lstm.weight_hh], dim=1)[rows], (lstm.bias_ih + lstm.bias_hh)[rows]
-        )
-        onto_modulation = weights.linear(cell.projection.weight, cell.projection.bias)
-        onto_hidden, onto_input = weights.linear(cell.weight_hh), weights.linear(cell.weight_ih)
-        bias, sizes = weights.other(cell.bias), cell.modulations
-
+    def stepper(self) -> Step:
         def step(x: Tensor, state: State) -> tuple[Tensor, State]:
             h, z, memory = state
-            gates, candidate = torch.split(onto_gates(torch.cat([x, h, z], dim=1)), [3 * size, size], dim=1)
-            enter, forget, leave = torch.split(torch.sigmoid(gates), size, dim=1)
-            memory = torch.addcmul(forget * memory, enter, torch.tanh(candidate))
-            z = leave * torch.tanh(memory)
-            h_in, h_out, x_in, x_out, b = torch.split(torch.tanh(onto_modulation(z)), sizes, dim=1)
-            total = torch.addcmul(b * bias, h_out, onto_hidden(h_in * h))
-            h = torch.tanh(torch.addcmul(total, x_out, onto_input(x_in * x)))
-            return h, (h, z, memory)
+            h, after = self.cell(x, HyperState((h,), (z, memory)))
+            return h, (*after.task, *after.meta)
 
         return step
+
+    def tape(self, length: int, batch: int) -> Tape:
+        return WarpTape(self.cell, length, batch)
 
 
 class TNetsAgent(RNNAgent):

@@ -26,8 +26,8 @@ class AgentOptions:
     """Start of the learned bias of the gates, Warp-RNN and HyperRNN; None: no bias, as printed."""
     transform: Literal["identity", "drawn"] = "identity"
     """Start of the T's, T-Nets-RNN."""
-    deferred: bool = False
-    """Take the gradients of weights once per roll-out, all agents but the plastic ones; for first-order objectives."""
+    taped: bool = False
+    """Use the agent's tape, Warp-RNN and HyperRNN; for first-order objectives."""
 
 
 AGENTS: dict[str, Callable[..., Agent]] = {
@@ -57,7 +57,7 @@ def build_learner(name: str, maze: Maze, options: AgentOptions | None = None, de
     elif kind is TNetsAgent:
         own = {"transform": options.transform}
     agent = kind(FEATURES, options.hidden, len(MOVES), **own)
-    module = MazeRollOut(agent, maze, deferred=options.deferred).to(device)
+    module = MazeRollOut(agent, maze, taped=options.taped).to(device)
     return Learner(module) if name in WARPED else Learner(module, warp=())
 
 

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from warpgrad.maze.agents import Agent, State, Step, drawn
-from warpgrad.maze.weights import Weights
 
 ALPHA_SCALE, ETA = 0.01, 0.01
 """Standard deviation of α, and η, at the start."""
@@ -43,8 +42,7 @@ class PlasticAgent(Agent):
         trace = x.new_zeros(len(x), self.hidden, self.hidden)
         return (*super().start(x), *[trace] * self.traces)
 
-    def stepper(self, weights: Weights) -> Step:
-        del weights  # most of their time goes into traces
+    def stepper(self) -> Step:
         weight_ih, weight_hh, alpha, bias = self.weight_ih, self.weight_hh, self.alpha, self.bias
 
         def step(x: Tensor, state: State) -> tuple[Tensor, State]:

@@ -15,19 +15,18 @@ from torch.nn import functional as F
 from warpgrad.maze.agents import Agent
 from warpgrad.maze.draws import uniforms
 from warpgrad.maze.rules import Maze, MazeEpisodes
-from warpgrad.maze.weights import Deferred, Weights
 from warpgrad.tasks.reinforcement import Episodes
 
 
 class MazeRollOut(nn.Module):
     """`episodes = roll_out(seeds)`, with seeds an integer tensor, one per episode."""
 
-    def __init__(self, agent: Agent, maze: Maze, *, deferred: bool = False) -> None:
-        """`deferred` takes the gradients of weights in one go: faster, but not to be differentiated again."""
+    def __init__(self, agent: Agent, maze: Maze, *, taped: bool = False) -> None:
+        """`taped` uses the agent's tape, if it has one: faster, but not to be differentiated twice."""
         super().__init__()
         self.agent = agent
         self.maze = maze
-        self.deferred = deferred
+        self.taped = taped
 
     def forward(self, seeds: Tensor, *, forget: bool = False) -> Episodes:
         """`forget` takes the agent's state away before every step: what is left is what it knows without memory."""
@@ -44,19 +43,25 @@ class MazeRollOut(nn.Module):
         actions = np.empty((self.maze.length, len(numbers)), np.int64)
         places = np.empty_like(actions)
         policy, bias = like.detach(), agent.policy.bias.detach()
-        weights = Deferred() if self.deferred else Weights()
-        step = agent.stepper(weights)
+        # Nothing is kept for a backward pass that will not come.
+        taped = self.taped and torch.is_grad_enabled() and not forget
+        tape = agent.tape(self.maze.length, len(numbers)) if taped else None
+        step = agent.stepper()
         begin = state = agent.start(observations[0].to(like.device))
         hidden: list[Tensor] = []
         for t in range(self.maze.length):
             places[t] = maze.positions
-            h, state = step(observations[t].to(like.device), begin if forget else state)
-            hidden.append(h)
+            x = observations[t].to(like.device)
+            if tape is not None:
+                h = tape.step(x)
+            else:
+                h, state = step(x, begin if forget else state)
+                hidden.append(h)
             # Policy and value enter the graph for all steps at once, below; here only a move is wanted.
             logits = torch.addmm(bias, h.detach(), policy.t()).cpu().numpy()
             actions[t] = choose(np.exp(logits - logits.max(axis=1, keepdims=True)), chances[t])
             maze.step(actions[t])
-        every = weights.stacked(hidden)
+        every = torch.stack(hidden) if tape is None else tape.joined()
         episodes = Episodes(
             F.log_softmax(agent.policy(every), dim=2),
             agent.value(every).squeeze(2),
