@@ -91,7 +91,7 @@ def test_a_process_that_is_killed_in_the_middle_of_a_class_is_no_loss(tmp_path, 
     assert source.read == [3, 4]
 
 
-@pytest.mark.parametrize("damage", ["bytes", "shorter", "line"])
+@pytest.mark.parametrize("damage", ["bytes", "shorter", "line", "not json", "not a class", "no images"])
 def test_what_is_not_whole_is_read_again(tmp_path, unbroken, damage):
     with pytest.raises(KeyboardInterrupt):
         written(tmp_path, Source(4))
@@ -101,8 +101,11 @@ def test_what_is_not_whole_is_read_again(tmp_path, unbroken, damage):
         data[24 * (1 + 2) + 5] ^= 1  # in the third class
     elif damage == "shorter":
         del data[-1]
-    else:
+    elif damage == "line":
         journal.write_bytes(journal.read_bytes()[:-3])
+    else:
+        last = {"not json": b"[", "not a class": b"3", "no images": b'["a", "", 0, ""]'}[damage]
+        journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]) + last + b"\n")
     images.write_bytes(data)
     source = Source()
     assert contents(written(tmp_path, source).path) == unbroken

@@ -27,11 +27,12 @@ from warpgrad.data.mini_imagenet import prepare_mini_imagenet
 from warpgrad.data.montage import montage
 from warpgrad.data.omniglot import download_omniglot, prepare_omniglot
 from warpgrad.data.omniglot_few_shot import prepare_omniglot_few_shot
+from warpgrad.data.partial_store import ClassImages
 from warpgrad.data.prepared import data_name, open_prepared, prepared
 from warpgrad.data.store import ImageStore, open_store
 from warpgrad.data.tiered_imagenet import prepare_tiered_imagenet
 from warpgrad.data.transform import AffineRange, draw_affine, random_affine, to_float, transform
-from warpgrad.data.writing import ClassImages, write
+from warpgrad.data.writing import write
 
 __all__ = [
     "CIFAR_FS",

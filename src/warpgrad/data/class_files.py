@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from warpgrad.data.archives import Tree
+from warpgrad.data.partial_store import ClassImages
 from warpgrad.data.pictures import pixels, read_picture
 from warpgrad.data.store import Images
-from warpgrad.data.writing import ClassImages
 from warpgrad.errors import WarpgradError
 
 Progress = Callable[[int, int], None]

@@ -22,9 +22,10 @@ import numpy.typing as npt
 from warpgrad.data.draws import Draws
 from warpgrad.data.glyphs import Style, draw_character, draw_style, sized
 from warpgrad.data.hands import draw_glyph, draw_hands, draw_model
+from warpgrad.data.partial_store import ClassImages
 from warpgrad.data.store import Images, ImageStore
 from warpgrad.data.strokes import Glyph
-from warpgrad.data.writing import ClassImages, check_vacant, write
+from warpgrad.data.writing import check_vacant, write
 from warpgrad.errors import WarpgradError
 
 Integers = npt.NDArray[np.int64]

@@ -22,10 +22,11 @@ import numpy as np
 from warpgrad.data.archives import Tree, files_fingerprint, find_tree, open_tree
 from warpgrad.data.class_files import ClassFiles, Progress, resized, stream, told
 from warpgrad.data.imagenet import FOLDERS, LICENCE, SHAPE, SIDE, file_of, one_at_a_time
+from warpgrad.data.partial_store import ClassImages
 from warpgrad.data.plain_pickle import load_plain, numbers_in, text
 from warpgrad.data.splits import check_splits
 from warpgrad.data.store import Images, ImageStore
-from warpgrad.data.writing import ClassImages, check_vacant, write
+from warpgrad.data.writing import check_vacant, write
 from warpgrad.errors import WarpgradError
 
 ORIGIN = (

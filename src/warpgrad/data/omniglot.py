@@ -20,9 +20,10 @@ from PIL import Image
 from warpgrad.data.archives import Limits, Tree, find_archives, open_tree
 from warpgrad.data.class_files import Progress, told
 from warpgrad.data.download import download
+from warpgrad.data.partial_store import ClassImages
 from warpgrad.data.pictures import UNREADABLE
 from warpgrad.data.store import Images, ImageStore
-from warpgrad.data.writing import ClassImages, check_vacant, write
+from warpgrad.data.writing import check_vacant, write
 from warpgrad.errors import WarpgradError
 
 Contents = Mapping[str, Mapping[str, int]]

@@ -20,10 +20,11 @@ from warpgrad.data.archives import files_fingerprint, find_tree, open_tree
 from warpgrad.data.class_files import Progress, exactly, resized, stream, told
 from warpgrad.data.class_folders import read_layout
 from warpgrad.data.imagenet import FOLDERS, LICENCE, SHAPE, SIDE, file_of, one_at_a_time
+from warpgrad.data.partial_store import ClassImages
 from warpgrad.data.plain_pickle import Integers, load_plain, numbers_in, text
 from warpgrad.data.splits import check_groups_apart, check_splits
 from warpgrad.data.store import Images, ImageStore
-from warpgrad.data.writing import ClassImages, check_vacant, write
+from warpgrad.data.writing import check_vacant, write
 from warpgrad.errors import WarpgradError
 
 ORIGIN = (

@@ -83,20 +83,16 @@ class WarpTape(Tape):
         read, cells = memory(inputs + context + 1, steps=length + 1), memory(context, steps=length + 1)
         read[0], read[:, -1], cells[0] = 0, 1, 0
         before, after = read[:-1], read[1:]
-        gates, modulation, gated, mapped = (
-            memory(4 * context),
-            memory(3 * units + inputs),
-            memory(inputs),
-            memory(3, units),
-        )
+        gates, modulation = memory(4 * context), memory(3 * units + inputs)
+        gated, mapped = memory(inputs), memory(3, units)
         mapped[:, 2] = b.unsqueeze(1)
         leave, enter, forget, candidate = gates.chunk(4, dim=1)
         onto, from_inputs = torch.split(modulation, [3 * units, inputs], dim=1)
         parts = _Step(
             before, before[:, :inputs], before[:, units:inputs],
             after[:, :units], after[:, inputs:-1], after[:, inputs:], cells[:-1], cells[1:], memory(context),
-            gates, gates[:, : 3 * context].unflatten(1, (3, context)), leave, enter, forget, candidate,
-            modulation, onto.unflatten(1, (3, units)), from_inputs, from_inputs[:, :units],
+            gates, torch.unflatten(gates[:, : 3 * context], 1, (3, context)), leave, enter, forget, candidate,
+            modulation, torch.unflatten(onto, 1, (3, units)), from_inputs, from_inputs[:, :units],
             gated, gated[:, :units], gated[:, units:], mapped, mapped[:, 0], mapped[:, 1],
         )  # fmt: skip
         # All views at once: taking them one by one in the steps would cost as much as the sums.
