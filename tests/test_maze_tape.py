@@ -11,6 +11,7 @@ from torch import Tensor
 
 from test_maze_agents import SMALL, randomised, small_learner
 from warpgrad.errors import WarpgradError
+from warpgrad.maze import HebbianAgent, RetroactiveModulationAgent, SimpleModulationAgent
 from warpgrad.tasks.reinforcement import ActorCritic, episode_seeds
 
 TAPED = dataclasses.replace(SMALL, taped=True)
@@ -18,7 +19,14 @@ TAPED = dataclasses.replace(SMALL, taped=True)
 
 @pytest.mark.parametrize(
     ("name", "gate_bias"),
-    [("warp-rnn", 1.0), ("warp-rnn", None), ("hyperrnn", None)],
+    [
+        ("warp-rnn", 1.0),
+        ("warp-rnn", None),
+        ("hyperrnn", None),
+        ("hebbian", None),
+        ("simple-modulation", None),
+        ("retroactive-modulation", None),
+    ],
 )
 def test_gradients_of_a_tape_are_those_of_autograd(name, gate_bias):
     """In float64, for every weight; also where the graph is used twice."""
@@ -43,11 +51,12 @@ def test_gradients_of_a_tape_are_those_of_autograd(name, gate_bias):
         torch.testing.assert_close(modules[1](seeds).log_policy, episodes[0].log_policy.detach())
 
 
-def test_a_tape_is_not_differentiated_twice_and_leaves_nothing_behind():
-    module = small_learner("warp-rnn", options=TAPED).module
+@pytest.mark.parametrize("name", ["warp-rnn", "retroactive-modulation"])
+def test_a_tape_is_not_differentiated_twice_and_leaves_nothing_behind(name):
+    module = small_learner(name, options=TAPED).module
     loss = ActorCritic().loss(module(episode_seeds(3, 2)))
     with pytest.raises(WarpgradError, match="cannot be differentiated twice"):
-        torch.autograd.grad(loss, [module.agent.cell.weight_hh], create_graph=True)
+        torch.autograd.grad(loss, list(module.parameters()), create_graph=True)
     del loss
     gc.collect()
 
@@ -60,3 +69,28 @@ def test_a_tape_is_not_differentiated_twice_and_leaves_nothing_behind():
         module.zero_grad(set_to_none=True)
     gc.collect()
     assert alive() == before
+
+
+@pytest.mark.parametrize("kind", [HebbianAgent, SimpleModulationAgent, RetroactiveModulationAgent])
+def test_the_tape_of_a_plastic_agent_with_clipped_traces(kind):
+    agent = kind(4, 3, 2).double()
+    randomised(agent, 1.5)
+    with torch.no_grad():
+        for name, start in (("eta", 0.6), ("fan_out", 2.0)):
+            if hasattr(agent, name):
+                getattr(agent, name).fill_(start)
+    xs, onto = 2 * torch.randn(7, 2, 4, dtype=torch.float64), torch.randn(7, 2, 3, dtype=torch.float64)
+    state, step, tape, hidden = agent.start(xs[0]), agent.stepper(), agent.tape(7, 2), []
+    clipped = False
+    for x in xs:
+        h, state = step(x, state)
+        hidden.append(h)
+        clipped = clipped or bool((state[1].abs() == 1).any())
+        torch.testing.assert_close(tape.step(x), h.detach())
+    assert clipped == (kind is not HebbianAgent)
+    named = {name: value for name, value in agent.named_parameters() if not name.startswith(("policy", "value"))}
+    expected = torch.autograd.grad((torch.stack(hidden) * onto).sum(), list(named.values()))
+    found = torch.autograd.grad((tape.joined() * onto).sum(), list(named.values()))
+    for name, value, known in zip(named, found, expected, strict=True):
+        assert known.abs().sum() > 0, name
+        torch.testing.assert_close(value, known, msg=name)

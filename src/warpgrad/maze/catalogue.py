@@ -27,7 +27,7 @@ class AgentOptions:
     transform: Literal["identity", "drawn"] = "identity"
     """Start of the T's, T-Nets-RNN."""
     taped: bool = False
-    """Use the agent's tape, Warp-RNN and HyperRNN; for first-order objectives."""
+    """Use the agent's tape, Warp-RNN, HyperRNN and the plastic ones; for first-order objectives."""
 
 
 AGENTS: dict[str, Callable[..., Agent]] = {

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from warpgrad.maze.agents import Agent, State, Step, drawn
+from warpgrad.maze.plastic_tape import Hebbian, PlasticTape, RetroactiveModulation, SimpleModulation, TraceRule
+from warpgrad.maze.tape import Tape
 
 ALPHA_SCALE, ETA = 0.01, 0.01
 """Standard deviation of α, and η, at the start."""
@@ -53,6 +55,13 @@ class PlasticAgent(Agent):
 
         return step
 
+    def tape(self, length: int, batch: int) -> Tape:
+        return PlasticTape(self, self.rule(), length, batch)
+
+    @abstractmethod
+    def rule(self) -> TraceRule:
+        """`plasticity` for a tape."""
+
     @abstractmethod
     def plasticity(self, before: Tensor, after: Tensor, traces: State) -> State:
         """The traces after a step; x is [batch, hidden, 1] and y [batch, 1, hidden]."""
@@ -62,6 +71,9 @@ class HebbianAgent(PlasticAgent):
     def __init__(self, features: int, hidden: int, actions: int) -> None:
         super().__init__(features, hidden, actions)
         self.eta = nn.Parameter(torch.tensor(ETA))
+
+    def rule(self) -> TraceRule:
+        return Hebbian(self)
 
     def plasticity(self, before: Tensor, after: Tensor, traces: State) -> State:
         return (torch.baddbmm(traces[0] * (1 - self.eta), before, self.eta * after),)
@@ -81,6 +93,9 @@ class ModulatedAgent(PlasticAgent):
 
 
 class SimpleModulationAgent(ModulatedAgent):
+    def rule(self) -> TraceRule:
+        return SimpleModulation(self)
+
     def plasticity(self, before: Tensor, after: Tensor, traces: State) -> State:
         return (clip(torch.baddbmm(traces[0], before, self.modulation(after) * after)),)
 
@@ -91,6 +106,9 @@ class RetroactiveModulationAgent(ModulatedAgent):
     def __init__(self, features: int, hidden: int, actions: int) -> None:
         super().__init__(features, hidden, actions)
         self.eta = nn.Parameter(torch.tensor(ETA))
+
+    def rule(self) -> TraceRule:
+        return RetroactiveModulation(self)
 
     def plasticity(self, before: Tensor, after: Tensor, traces: State) -> State:
         hebbian, eligibility = traces
