@@ -143,6 +143,10 @@ def test_a_finished_run_is_not_run_again_and_can_be_extended(unbroken, tmp_path)
     assert equal(dict(again.module.state_dict()), dict(learner.module.state_dict()))
     train(str(run), 30)
     assert lines(run) == lines(unbroken)
+    kept = (run / "config.json").read_bytes()
+    with pytest.raises(wg.WarpgradError, match="has taken 30 meta-steps, and 10 are asked for; ask for no fewer"):
+        train(str(run), 10)
+    assert (run / "config.json").read_bytes() == kept
 
 
 def test_other_settings_need_another_directory(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -295,10 +297,12 @@ def plain_gradient(learner: wg.Learner, seeds: Tensor) -> dict[str, Tensor]:
     return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
 
 
+@pytest.mark.parametrize("taped", [False, True])
 @pytest.mark.parametrize("name", WARPED)
-def test_the_in_place_gradients_are_those_of_a_plain_backward_pass(name):
+def test_the_in_place_gradients_are_those_of_a_plain_backward_pass(name, taped):
+    """And take one roll-out, which serves θ and φ."""
     # gymnasium's observations are float32, in which t / 16 is exact.
-    learner = small_learner(name, Maze(size=5, length=16))
+    learner = small_learner(name, Maze(size=5, length=16), dataclasses.replace(SMALL, taped=taped))
     learner.module.double()
     randomised(learner.module)
     learner = wg.Learner(learner.module)
@@ -306,7 +310,9 @@ def test_the_in_place_gradients_are_those_of_a_plain_backward_pass(name):
     assert task.one_loss
     expected = plain_gradient(learner, task.adapt_batch(0))
     adaptation = wg.Adaptation(learner, wg.SGD(1e-3), task, key=0)
-    sample = wg.InPlace().step(adaptation, adaptation.start())
+    with mock.patch.object(MazeRollOut, "walk", autospec=True, side_effect=MazeRollOut.walk) as walks:
+        sample = wg.InPlace().step(adaptation, adaptation.start())
+    assert walks.call_count == 1
     assert sample.phi.keys() | sample.transition.gradient.keys() == expected.keys()
     for found in (sample.phi, sample.transition.gradient):
         for path, value in found.items():
@@ -314,9 +320,10 @@ def test_the_in_place_gradients_are_those_of_a_plain_backward_pass(name):
             assert value.abs().sum() > 0, path
 
 
+@pytest.mark.parametrize("taped", [False, True])
 @pytest.mark.parametrize("name", [name for name in AGENTS if name not in WARPED])
-def test_gradients_of_agents_without_a_warp(name):
-    learner = small_learner(name)
+def test_gradients_of_agents_without_a_warp(name, taped):
+    learner = small_learner(name, options=dataclasses.replace(SMALL, taped=taped))
     randomised(learner.module)
     task = EpisodeFamily(4).sample(1)
     expected = plain_gradient(learner, task.adapt_batch(0))

@@ -17,19 +17,21 @@ from warpgrad.experiments.base import Execution, Group
 from warpgrad.experiments.maze import MazeConfig, MazeNavigation, build
 from warpgrad.experiments.maze_evaluation import evaluated, search_times
 from warpgrad.experiments.maze_figures import PAPER, film_strip, return_curves
-from warpgrad.experiments.maze_results import baseline_of, learning_curves, over_baseline
+from warpgrad.experiments.maze_results import baseline_of, baseline_then, learning_curves, over_baseline
 from warpgrad.maze import AGENTS, WARPED, Maze
 from warpgrad.report.runs import load_run
 from warpgrad.tasks.reinforcement import EpisodeFamily, episode_seeds
 
 TINY = {
-    "meta_steps": 4, "episodes": 3, "warp_every": 2, "size": 5, "length": 12, "hidden": 6, "context": 5,
+    "meta_steps": 4, "episodes": 3, "size": 5, "length": 12, "hidden": 6,
     "validate_every": 2, "validation_episodes": 4, "test_episodes": 5,
 }  # fmt: skip
 
 
-def tiny(**changes) -> MazeConfig:
-    return MazeNavigation().config("small", **{**TINY, **changes})
+def tiny(method: str = "warp-rnn", **changes) -> MazeConfig:
+    own = {"warp_every": 2} if method in WARPED else {}
+    own |= {"context": 5} if method in ("warp-rnn", "hyperrnn") else {}
+    return MazeNavigation().config("small", **{**TINY, **own, **changes, "method": method})
 
 
 def weights(directory) -> dict[str, torch.Tensor]:
@@ -185,6 +187,40 @@ def test_the_page_and_the_table(groups, tmp_path):
     alone, _ = experiment.lines(groups[:1])
     assert alone == header[:-1]
     assert "One episode" in experiment.page(groups[:1], "one").html()
+    for group in groups:
+        assert f"{group.evaluations[0]['metrics']['parameters/task']}" in text
+    assert "Over RNN" in text
+    assert "ndicative" in text
+    assert "without its state" in text
+
+
+def test_runs_are_told_apart_and_compared_whatever_they_are_called(groups):
+    """As `warpgrad report` has them: named after their method, the baseline found by it."""
+    warp, rnn = (
+        dataclasses.replace(group, label=f"{group.runs[0].method}, small")
+        for group in (next(group for group in groups if group.label == label) for label in ("Warp-RNN", "RNN"))
+    )
+    slower = dataclasses.replace(
+        rnn, runs=tuple(dataclasses.replace(run, config={**run.config, "lr": 1e-4}) for run in rnn.runs)
+    )
+    header, rows = MazeNavigation().lines([warp, rnn, slower])
+    assert header[-1] == "over rnn, small, lr=0.001"
+    assert [row[0] for row in rows[:3]] == ["warp-rnn, small", "rnn, small, lr=0.001", "rnn, small, lr=0.0001"]
+    assert [bool(row[-1]) for row in rows[:3]] == [True, False, True]
+    header, rows = MazeNavigation().lines([warp, dataclasses.replace(warp, label="another")])
+    assert header[-1] == "over warp-rnn, small"
+    other = tuple(dataclasses.replace(run, config={**run.config, "reward": 5.0}) for run in warp.runs)
+    assert over_baseline(dataclasses.replace(warp, runs=other), rnn) is None
+
+
+def test_an_agent_with_fewer_updates_stands_beside_the_baseline_of_that_time(groups):
+    warp, rnn = (next(group for group in groups if group.label == label) for label in ("Warp-RNN", "RNN"))
+    short = dataclasses.replace(
+        warp, runs=tuple(dataclasses.replace(run, config={**run.config, "meta_steps": 2}) for run in warp.runs)
+    )
+    then = [metrics(run.path)[1]["validation/return"] for run in rnn.runs]
+    assert baseline_then(short, rnn) == pytest.approx(np.mean(then))
+    assert baseline_then(warp, rnn) is None
 
 
 def test_differences_are_over_common_seeds_and_equal_updates(groups):
@@ -252,6 +288,13 @@ def test_options_change_what_they_name():
         ({"size": 6}, "size=6"),
         ({"clip": 0.0}, "clip=0.0"),
         ({"episodes": 0}, "episodes=0"),
+        ({"reward": -5.0}, "reward=-5.0"),
+        ({"discount": 2.0}, "discount=2.0"),
+        ({"entropy": float("nan")}, "entropy=nan"),
+        ({"lr": float("inf")}, "lr=inf"),
+        ({"gate_bias": float("nan")}, "gate_bias=nan"),
+        ({"method": "rnn", "gate_bias": 1.0}, "rnn has no gate_bias; leave it to warp-rnn and hyperrnn"),
+        ({"method": "hebbian", "meta_lr": 0.1}, "hebbian has no meta_lr"),
         ({"method": "lstm"}, "has no method 'lstm'"),
     ):
         with pytest.raises(wg.WarpgradError, match=words):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from test_maze_agents import SMALL, randomised, small_learner
 from warpgrad.errors import WarpgradError
-from warpgrad.maze import HebbianAgent, RetroactiveModulationAgent, SimpleModulationAgent
+from warpgrad.maze import HebbianAgent, RetroactiveModulationAgent, SimpleModulationAgent, WarpAgent
 from warpgrad.tasks.reinforcement import ActorCritic, episode_seeds
 
 TAPED = dataclasses.replace(SMALL, taped=True)
@@ -49,6 +49,38 @@ def test_gradients_of_a_tape_are_those_of_autograd(name, gate_bias):
         assert known.abs().sum() > 0, path
     with torch.no_grad():
         torch.testing.assert_close(modules[1](seeds).log_policy, episodes[0].log_policy.detach())
+
+
+@pytest.mark.parametrize("kind", [WarpAgent, HebbianAgent])
+def test_a_tape_is_used_whole_and_with_the_weights_it_was_made_of(kind):
+    agent = kind(4, 3, 2)
+    tape, xs = agent.tape(2, 5), torch.randn(2, 5, 4)
+    tape.step(xs[0])
+    with pytest.raises(WarpgradError, match="1 of this tape's 2 steps are taken"):
+        tape.joined()
+    tape.step(xs[1])
+    with pytest.raises(WarpgradError, match="this tape is for 2 steps"):
+        tape.step(xs[1])
+    weight = tape.weights[1]
+    gradients = torch.autograd.grad(tape.joined().sum(), [weight])
+    loss = tape.joined().sum()
+    torch.autograd.grad(loss, [weight])
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(loss, [weight])
+    changed = tape.joined()
+    with torch.no_grad():
+        changed.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(changed.sum(), [weight])
+    changed = agent.tape(2, 5)
+    for x in xs:
+        changed.step(x)
+    loss = changed.joined().sum()
+    with torch.no_grad():
+        changed.weights[2].mul_(3)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(loss, [changed.weights[1]])
+    assert gradients[0].abs().sum() > 0
 
 
 @pytest.mark.parametrize("name", ["warp-rnn", "retroactive-modulation"])
@@ -94,3 +126,24 @@ def test_the_tape_of_a_plastic_agent_with_clipped_traces(kind):
     for name, value, known in zip(named, found, expected, strict=True):
         assert known.abs().sum() > 0, name
         torch.testing.assert_close(value, known, msg=name)
+
+
+@pytest.mark.parametrize(("length", "batch"), [(1, 1), (1, 3), (5, 1)])
+@pytest.mark.parametrize("kind", [WarpAgent, HebbianAgent, SimpleModulationAgent, RetroactiveModulationAgent])
+def test_small_tapes_and_two_at_a_time(kind, length, batch):
+    """Steps of two roll-outs that take turns, and one backward pass through both."""
+    agent = kind(4, 3, 2).double()
+    randomised(agent)
+    both = [torch.randn(length, batch + extra, 4, dtype=torch.float64) for extra in range(2)]
+    tapes = [agent.tape(length, xs.shape[1]) for xs in both]
+    states, step, hidden = [agent.start(xs[0]) for xs in both], agent.stepper(), [[], []]
+    for t in range(length):
+        for place, (xs, tape) in enumerate(zip(both, tapes, strict=True)):
+            tape.step(xs[t])
+            h, states[place] = step(xs[t], states[place])
+            hidden[place].append(h)
+    named = [value for name, value in agent.named_parameters() if not name.startswith(("policy", "value"))]
+    expected = torch.autograd.grad(sum(torch.stack(each).square().sum() for each in hidden), named, allow_unused=True)
+    found = torch.autograd.grad(sum(tape.joined().square().sum() for tape in tapes), named)
+    for value, known in zip(found, expected, strict=True):
+        torch.testing.assert_close(value, torch.zeros_like(value) if known is None else known)

@@ -259,7 +259,10 @@ def _record(path: Path, groups: list[Group], recorded: tuple[str, ...]) -> None:
     for group in groups:
         for run, evaluation in zip(group.runs, group.evaluations, strict=True):
             kept = {name: evaluation[name] for name in recorded}
-            row = {"label": group.label, "config": run.config, "summary": run.summary, "metrics": run.metrics[-1:]}
+            # The learning curve: every validation, and the last meta-step.
+            validated = [line for line in run.metrics[:-1] if any(name.startswith("validation/") for name in line)]
+            curve = [*validated, *run.metrics[-1:]]
+            row = {"label": group.label, "config": run.config, "summary": run.summary, "metrics": curve}
             rows.append({**row, "evaluation": kept} if kept else row)
     write_json(path, rows)
 
@@ -273,7 +276,7 @@ def _set_threads(threads: int) -> None:
 def _print_metrics(metrics: dict[str, float]) -> None:
     width = max(len(name) for name in metrics)
     for name, value in metrics.items():
-        print(f"  {name:<{width}}  {value:.4g}")
+        print(f"  {name:<{width}}  {value if isinstance(value, int) else format(value, '.4g')}")
 
 
 def print_rows(header: list[str], rows: list[list[str]], title: str) -> None:

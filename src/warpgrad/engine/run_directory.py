@@ -135,6 +135,12 @@ class RunDirectory:
                 "or start over with --fresh."
             )
         given = json.loads(json.dumps(config))
+        done = max((int(saved.stem.removeprefix("step-")) for saved in self.saved()), default=0)
+        if given.get(EXTENDABLE, done) < done:
+            raise WarpgradError(
+                f"the run in {self.path} has taken {done} meta-steps, and {given[EXTENDABLE]} are asked for; "
+                "ask for no fewer, choose another directory, or start over with --fresh."
+            )
         for name in sorted(set(kept) | set(given)):
             if name != EXTENDABLE and kept.get(name) != given.get(name):
                 raise WarpgradError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,14 +36,30 @@ class Config:
 C = TypeVar("C", bound=Config)
 
 
-def require(config: Config, *, at_least_one: Iterable[str] = (), above_zero: Iterable[str] = ()) -> None:
-    """Refuse settings outside these ranges, by name."""
+def require(
+    config: Config,
+    *,
+    at_least_one: Iterable[str] = (),
+    above_zero: Iterable[str] = (),
+    at_least_zero: Iterable[str] = (),
+) -> None:
+    """Refuse settings outside these ranges, by name; none of them may be infinite or no number."""
     for name in at_least_one:
         if getattr(config, name) < 1:
             raise WarpgradError(f"{name}={getattr(config, name)}: it must be at least 1.")
     for name in above_zero:
-        if not getattr(config, name) > 0:
-            raise WarpgradError(f"{name}={getattr(config, name)}: it must be greater than 0.")
+        if not 0 < getattr(config, name) < math.inf:
+            raise WarpgradError(f"{name}={getattr(config, name)}: it must be greater than 0, and finite.")
+    for name in at_least_zero:
+        if not 0 <= getattr(config, name) < math.inf:
+            raise WarpgradError(f"{name}={getattr(config, name)}: it must be at least 0, and finite.")
+
+
+def require_users(config: Config, preset: Config, users_of: Mapping[str, Sequence[str]]) -> None:
+    """Refuse a setting other than the preset's that means nothing to the method; `users_of` names whose it is."""
+    for name, users in users_of.items():
+        if getattr(config, name) != getattr(preset, name) and config.method not in users:
+            raise WarpgradError(f"{config.method} has no {name}; leave it to {' and '.join(users)}.")
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from warpgrad.engine.early_stopping import EarlyStopping
 from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Execution, Experiment, Group, require
+from warpgrad.experiments.base import Execution, Experiment, Group, require, require_users
 from warpgrad.experiments.few_shot_config import METHODS, PRESETS, SPACES, FewShotConfig
 from warpgrad.experiments.few_shot_data import open_data
 from warpgrad.experiments.few_shot_evaluation import evaluate_on_episodes
@@ -81,9 +81,7 @@ class FewShot(Experiment[FewShotConfig]):
             raise WarpgradError(f"patience={config.patience}: wait for at least 1 validation, or None for all.")
         if config.test_episodes < 2:
             raise WarpgradError(f"test_episodes={config.test_episodes}: an interval needs at least 2 episodes.")
-        for name, users in _METHODS_OF.items():
-            if getattr(config, name) != getattr(PRESETS[config.preset], name) and config.method not in users:
-                raise WarpgradError(f"{config.method} has no {name}; leave it to {' and '.join(users)}.")
+        require_users(config, PRESETS[config.preset], _METHODS_OF)
         _ = config.train_shape, config.test_shape  # building them checks ways, shots and query
         return super().check(config)
 

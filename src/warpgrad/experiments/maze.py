@@ -19,6 +19,7 @@ C = multi-task). Agents without a warp have θ alone. The paper's "episodes" are
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +33,8 @@ from warpgrad.algorithms import Continual
 from warpgrad.engine.run_directory import newest_checkpoint
 from warpgrad.engine.state import load_learner
 from warpgrad.engine.training import meta_train
-from warpgrad.experiments.base import Config, Execution, Experiment, Group, Row, Table, require
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.base import Config, Execution, Experiment, Group, Row, Table, require, require_users
 from warpgrad.experiments.maze_evaluation import evaluated, mean_return
 from warpgrad.experiments.runner import kept
 from warpgrad.initialisers import MultiTask
@@ -128,12 +130,23 @@ GATES = tuple(
 )
 
 
+_METHODS_OF = {
+    "context": ("warp-rnn", "hyperrnn"),
+    "gate_bias": ("warp-rnn", "hyperrnn"),
+    "transform": ("t-nets-rnn",),
+    "warp_every": WARPED,
+    "meta_lr": WARPED,
+}
+"""Settings that mean nothing to the other agents."""
+
+
 class MazeNavigation(Experiment[MazeConfig]):
     name = "maze"
     section = "§4.3 (c.1), App. I"
     summary = "find a hidden goal and return to it: reinforcement learning with a warped RNN"
     methods = tuple(AGENTS)
     presets = PRESETS
+    recorded = ("returns", "film")
     tables = (
         Table("maze", "Return in the maze", "maze", ROWS, seeds=10),
         Table("maze-gates", "Return in the maze, by how far the gates are open at the start", "maze", GATES, seeds=4),
@@ -142,7 +155,15 @@ class MazeNavigation(Experiment[MazeConfig]):
     def check(self, config: MazeConfig) -> MazeConfig:
         counts = ("meta_steps", "episodes", "warp_every", "hidden", "context", "validate_every", "validation_episodes",
                   "test_episodes")  # fmt: skip
-        require(config, at_least_one=counts, above_zero=["lr", "meta_lr", "clip"])
+        require(
+            config, at_least_one=counts, above_zero=["lr", "meta_lr", "clip"],
+            at_least_zero=["discount", "value", "entropy"],
+        )  # fmt: skip
+        if config.discount > 1:
+            raise WarpgradError(f"discount={config.discount}: it must be at most 1.")
+        if config.gate_bias is not None and not math.isfinite(config.gate_bias):
+            raise WarpgradError(f"gate_bias={config.gate_bias}: it must be finite, or None for gates without a bias.")
+        require_users(config, PRESETS[config.preset], _METHODS_OF)
         maze_of(config)
         return super().check(config)
 

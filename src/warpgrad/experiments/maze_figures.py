@@ -23,7 +23,10 @@ _LETTER = "#3d454e"
 
 
 def return_curves(groups: Sequence[Group], references: Mapping[str, float]) -> bytes | None:
-    """Median and inter-quartile range over runs; the paper's horizons where runs get there. None without a point."""
+    """Median and inter-quartile range over runs, with the paper's horizons marked; None without a point.
+
+    The axis of updates is logarithmic, so that short runs and the paper's horizons fit into one figure.
+    """
     found = [(group.label, *learning_curves(group)) for group in groups]
     series = [Series.quartiles(label, updates, values) for label, updates, values in found if len(updates)]
     if not series:
@@ -38,20 +41,20 @@ def return_curves(groups: Sequence[Group], references: Mapping[str, float]) -> b
             axes.axhline(value, color="#8a929b", linewidth=1.0, linestyle=(0, (2, 2)), zorder=1.5)
             axes.annotate(name, (1.0, value), xycoords=("axes fraction", "data"), xytext=(-4, 2), ha="right",
                           textcoords="offset points", fontsize=8, color=_LETTER)  # fmt: skip
-        _mark_horizons(axes, max(float(one.x[-1]) for one in series))
-        axes.set(xlabel="updates of θ", ylabel="mean return of an episode", ylim=(0, None))
-        axes.margins(x=0.02)
+        _mark_horizons(axes)
+        axes.set(xlabel="updates of θ", ylabel="mean return of an episode", xscale="log")
+        axes.set_xlim(min(float(one.x[0]) for one in series), 1.2 * PAPER[-1][0])
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}".replace(",", " "))
         figure.legend(loc="outside lower center", ncols=min(4, len(series)), handlelength=2.2)
         return save(figure)
 
 
-def _mark_horizons(axes: Axes, last: float) -> None:
+def _mark_horizons(axes: Axes) -> None:
     for updates, value, whose in PAPER:
-        if updates <= 1.02 * last:
-            axes.axvline(updates, color="#8a929b", linewidth=0.8, linestyle=(0, (1, 3)), zorder=1.2)
-            axes.plot([updates], [value], marker="*", color="#1c2127", markersize=9, linestyle="none", zorder=5)
-            axes.annotate(f"paper, {whose} ~{value:.0f}", (updates, value), xytext=(-6, 6), ha="right",
-                          textcoords="offset points", fontsize=8, color=_LETTER)  # fmt: skip
+        axes.axvline(updates, color="#8a929b", linewidth=0.8, linestyle=(0, (1, 3)), zorder=1.2)
+        axes.plot([updates], [value], marker="*", color="#1c2127", markersize=9, linestyle="none", zorder=5)
+        axes.annotate(f"paper, {whose} ~{value:.0f}", (updates, value), xytext=(-6, 6), ha="right",
+                      textcoords="offset points", fontsize=8, color=_LETTER)  # fmt: skip
 
 
 def film_strip(maze: Maze, film: Mapping[str, Any], frames: int = 8) -> bytes:

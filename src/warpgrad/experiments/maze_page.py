@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from warpgrad.experiments.base import Group
+from warpgrad.experiments.comparison import distinct
 from warpgrad.experiments.comparison_page import experiment_page
 from warpgrad.experiments.maze_figures import PAPER, film_strip, return_curves
 from warpgrad.experiments.maze_results import (
-    BASELINE,
+    POINTS,
     REFERENCES,
     baseline_of,
-    learning_curves,
+    baseline_then,
     mean_of,
     metric,
     over_baseline,
@@ -24,6 +25,7 @@ from warpgrad.report.tables import Cell
 
 
 def build_page(groups: Sequence[Group], title: str) -> Page:
+    groups = distinct(groups)
     config = groups[0].runs[0].config
     sections = [_headline(groups), _table(groups), _curves(groups), _films(groups)]
     sizes = f"{config['meta_steps']} updates on batches of {config['episodes']} episodes of {config['length']} steps"
@@ -70,15 +72,16 @@ def _table(groups: Sequence[Group]) -> Section:
         row += [Value.of(mean_of(group, "forgetting"), digits=1), *(metric(group, name) for name in names)]
         if baseline is not None:
             against = None if group is baseline else over_baseline(group, baseline)
-            row.append(None if against is None else Value.of(against, digits=1))
+            row += [None if against is None else Value.of(against, digits=1), baseline_then(group, baseline)]
         rows.append(row)
     if baseline is not None:
-        columns.append(f"Over {BASELINE}")
+        columns += [f"Over {baseline.label}", f"{baseline.label} after as few updates"]
     for which, label in REFERENCES.items():
         rows.append([label, None, Value.of(mean_of(groups[0], which), digits=1), *[None] * (len(columns) - 3)])
     caption = (
         "Held-out episodes, the same for every agent of a seed. Differences are paired by episode, over the seeds that "
-        "both have, and only after as many updates. A search that ends with its episode counts as long as that."
+        "both have, and only after as many updates in the same maze. A search that ends with its episode counts that "
+        "long. Beside an agent with fewer updates stands the other's return on validation episodes at that time."
     )
     note = Note(
         "Reset at every step, an agent keeps what it learned about walking and loses what it saw in this episode. "
@@ -91,14 +94,10 @@ def _curves(groups: Sequence[Group]) -> Section:
     image = return_curves(groups, {label: mean_of(groups[0], which).mean for which, label in REFERENCES.items()})
     if image is None:
         return Section("Return against updates", [Note("The runs were too short for a single point of the curve.")])
-    done = max(float(learning_curves(group)[0].max(initial=0)) for group in groups)
     stated = ", ".join(f"~{value:.0f} at {updates // 1000} 000 updates ({whose})" for updates, value, whose in PAPER)
-    beyond = (
-        "" if done >= PAPER[-1][0] else f" These runs have {done:.0f} updates; later horizons are not in the figure."
-    )
     caption = (
-        "Return on validation episodes: median and inter-quartile range over runs (the whole range below four). "
-        f"The paper states {stated}.{beyond}"
+        "Return on validation episodes: median and inter-quartile range over runs (the whole range below four), "
+        f"averaged down to {POINTS} points. Stars are what the paper states: {stated}."
     )
     return Section("Return against updates", [Figure(image, "Mean return against updates for every agent.", caption)])
 

@@ -8,10 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpgrad.experiments.base import Group
-from warpgrad.experiments.comparison import by_seed
+from warpgrad.experiments.comparison import by_seed, distinct
 from warpgrad.report.statistics import Difference, Estimate, mean_interval, paired_difference
 
-BASELINE = "RNN"
+BASELINE = "rnn"
+"""The method that all others are held against."""
+CONDITIONS = ("meta_steps", "size", "length", "reward", "wall_penalty", "test_episodes")
+"""Settings in which runs must agree before they are compared."""
 REFERENCES = {"wandering": "wandering without memory", "random": "random moves"}
 """Agents that learn nothing."""
 POINTS = 100
@@ -35,19 +38,19 @@ def owed_to_memory(group: Group) -> Difference:
 
 
 def baseline_of(groups: Sequence[Group]) -> Group | None:
-    """The plain RNN, where it is among the groups and one of the others can be compared with it."""
-    found = [group for group in groups if group.label == BASELINE]
-    if not found or not any(over_baseline(group, found[0]) for group in groups if group is not found[0]):
-        return None
-    return found[0]
+    """The plain RNN, or else the first group; None where no other can be compared with it."""
+    plain = [group for group in groups if group.runs[0].method == BASELINE]
+    found = [*plain, *groups][0]
+    comparable = any(over_baseline(group, found) for group in groups if group is not found)
+    return found if comparable else None
 
 
 def over_baseline(group: Group, baseline: Group) -> Difference | None:
-    """Over the seeds that both have; None where they share none, or one had more updates than the other."""
+    """Over the seeds that both have; None where they share none, or differ in more than agent and learning."""
     ours, theirs = returns(group), returns(baseline)
     seeds = sorted(set(ours) & set(theirs))
-    updates = {run.config["meta_steps"] for run in (*group.runs, *baseline.runs)}
-    if not seeds or len(updates) > 1:
+    conditions = {tuple(run.config[name] for name in CONDITIONS) for run in (*group.runs, *baseline.runs)}
+    if not seeds or len(conditions) > 1:
         return None
     return paired_difference(
         {seed: ours[seed] for seed in seeds},
@@ -67,8 +70,22 @@ def metric(group: Group, name: str) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def learning_curves(group: Group) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Updates [points], and the return on validation episodes [runs, points], up to where the shortest run got."""
+def baseline_then(group: Group, baseline: Group) -> float | None:
+    """The baseline's return on validation episodes when it had had as many updates, over a tenth of them.
+
+    For an agent that was trained for less long; None where the baseline was not trained for longer.
+    """
+    own, theirs = (max(run.config["meta_steps"] for run in each.runs) for each in (group, baseline))
+    updates, values = learning_curves(baseline, points=None)
+    then = (0.9 * own < updates) & (updates <= own)
+    return float(values[:, then].mean()) if own < theirs and then.any() else None
+
+
+def learning_curves(group: Group, points: int | None = POINTS) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Updates [points], and the return on validation episodes [runs, points], up to where the shortest run got.
+
+    Averaged down to at most so many points; None keeps all.
+    """
     tracks = [
         [(row["step"] + 1, row["validation/return"]) for row in run.metrics if "validation/return" in row]
         for run in group.runs
@@ -77,13 +94,14 @@ def learning_curves(group: Group) -> tuple[NDArray[np.float64], NDArray[np.float
     if length == 0:
         return np.empty(0), np.empty((len(tracks), 0))
     values = np.array([track[:length] for track in tracks], dtype=np.float64)
-    bins = np.array_split(np.arange(length), min(length, POINTS))
+    bins = np.array_split(np.arange(length), length if points is None else min(length, points))
     updates = np.array([values[0, own, 0].mean() for own in bins])
     return updates, np.stack([values[:, own, 1].mean(axis=1) for own in bins], axis=1)
 
 
 def result_lines(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     """The table for the terminal."""
+    groups = distinct(groups)
     baseline = baseline_of(groups)
     header = [
         "agent",
@@ -105,4 +123,4 @@ def result_lines(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
         rows.append(row)
     for which, label in REFERENCES.items():
         rows.append([label, "", mean_of(groups[0], which).cell(1), *[""] * (len(rows[0]) - 3)])
-    return [*header, f"over {BASELINE}"] if baseline is not None else header, rows
+    return [*header, f"over {baseline.label}"] if baseline is not None else header, rows

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +77,11 @@ def execute(experiment: Experiment[C], config: C, execution: Execution) -> dict[
     the others end here with the exit code that it will have.
     """
     ranks = joined(check_device(config.device))
+    made_by = origin(ranks.size)  # now: the source may be another when the run ends
     try:
         with ranks.agreeing():
             steps = experiment.train(config, execution)
-            summary = ranks.from_first(lambda: conclude(experiment, config, execution.directory, steps, ranks.size))
+            summary = ranks.from_first(lambda: conclude(experiment, config, execution.directory, steps, made_by))
             # Whether it could be written is known to all before any goes.
             ranks.total(())
     except RankLostError:
@@ -93,8 +95,15 @@ def execute(experiment: Experiment[C], config: C, execution: Execution) -> dict[
     return summary
 
 
-def conclude(experiment: Experiment[C], config: C, directory: Path, steps: int, processes: int) -> dict[str, Any]:
-    """Evaluate a trained run and sum it up, unless that is done."""
+def origin(processes: int) -> dict[str, Any]:
+    """What the numbers are made by and on."""
+    return {"versions": versions(), "commit": commit(), "hardware": {**hardware(), "processes": processes}}
+
+
+def conclude(
+    experiment: Experiment[C], config: C, directory: Path, steps: int, made_by: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Evaluate a trained run and sum it up, unless that is done; `made_by` as from `origin`."""
     summary_path = directory / "summary.json"
     if summary_path.exists() and (directory / "evaluation.json").exists():
         summary: dict[str, Any] = read_json(summary_path)
@@ -110,9 +119,7 @@ def conclude(experiment: Experiment[C], config: C, directory: Path, steps: int, 
         "metrics": evaluation["metrics"],
         "wall_seconds": training_seconds(directory),
         "evaluation_seconds": evaluation["seconds"],
-        "versions": versions(),
-        "commit": commit(),
-        "hardware": {**hardware(), "processes": processes},
+        **made_by,
         "command": command(experiment, config),
     }
     write_json(summary_path, summary)

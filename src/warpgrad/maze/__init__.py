@@ -8,6 +8,7 @@
 | `draws.py`       | random numbers as a function of (episode seed, role, time step)                   |
 | `agents.py`      | RNN, Warp-RNN, HyperRNN, T-Nets-RNN, and an agent without memory                  |
 | `plasticity.py`  | Hebbian plasticity, simple and retroactive modulation                             |
+| `tape.py`        | roll-outs with their backward pass written out; `warp_tape.py`, `plastic_tape.py` |
 | `catalogue.py`   | the agents by name, split into θ and φ                                            |
 | `roll_out.py`    | an agent and the maze as one module: episode seeds in, episodes out               |
 | `references.py`  | returns that need no learning: chance, and a walk that remembers nothing          |

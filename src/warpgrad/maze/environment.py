@@ -12,7 +12,7 @@ truncation at its length; the next step begins a new one, whatever the action (g
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, cast
 
 import gymnasium
 import numpy as np
@@ -69,17 +69,22 @@ class MazeVectorEnv(VectorEnv[Floats, Actions, NDArray[Any]]):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Floats, Infos]:
-        super().reset(seed=seed if isinstance(seed, int) else None, options=options)
-        if isinstance(seed, int):
-            self._seeds = seed + np.arange(self.num_envs)
-        elif seed is not None:
-            if len(seed) != self.num_envs or None in seed:
-                raise WarpgradError(f"reset(seed=[...]) needs a number for each of the {self.num_envs} mazes.")
-            self._seeds = np.array(seed, dtype=np.int64)
-        elif self._seeds is None:
-            self._seeds = self.np_random.integers(2**63, size=self.num_envs, dtype=np.int64)
+        single = int(seed) if isinstance(seed, int | np.integer) else None
+        super().reset(seed=single, options=options)
+        if single is not None:
+            given: list[int | None] = [single + place for place in range(self.num_envs)]
         else:
-            self._seeds = following_seeds(self._seeds)
+            given = [None] * self.num_envs if seed is None else list(cast(list[int | None], seed))
+        if len(given) != self.num_envs or any(own is not None and not 0 <= own < 2**63 for own in given):
+            raise WarpgradError(
+                f"reset(seed=...) needs a number from 0 to 2**63 - 1, or None, for each of the {self.num_envs} mazes."
+            )
+        if self._seeds is None:
+            others = self.np_random.integers(2**63, size=self.num_envs, dtype=np.int64)
+        else:
+            others = following_seeds(self._seeds)
+        own_seeds = [other if own is None else own for own, other in zip(given, others, strict=True)]
+        self._seeds = np.array(own_seeds, dtype=np.int64)
         self._episodes = MazeEpisodes(self.maze, self._seeds)
         return self._observed(), {}
 
@@ -87,10 +92,11 @@ class MazeVectorEnv(VectorEnv[Floats, Actions, NDArray[Any]]):
         if self.episodes.over:
             observations, infos = self.reset()
             return observations, np.zeros(self.num_envs, np.float64), self._flags(False), self._flags(False), infos
-        moves = np.asarray(actions, dtype=np.intp)
-        if moves.shape != (self.num_envs,) or (moves < 0).any() or (moves >= len(MOVES)).any():
+        moves = np.asarray(actions)
+        whole = np.issubdtype(moves.dtype, np.integer)
+        if not whole or moves.shape != (self.num_envs,) or (moves < 0).any() or (moves >= len(MOVES)).any():
             raise WarpgradError(f"step(...) needs one of the moves 0, 1, 2, 3 for each of the {self.num_envs} mazes.")
-        self.episodes.step(moves)
+        self.episodes.step(moves.astype(np.intp))
         rewards = self.episodes.rewards[self.episodes.t - 1].astype(np.float64)
         return self._observed(), rewards, self._flags(False), self._flags(self.episodes.over), {}
 

@@ -127,7 +127,7 @@ class RetroactiveModulation(TraceRule):
 
 class PlasticTape(Tape):
     def __init__(self, agent: PlasticAgent, rule: TraceRule, length: int, batch: int) -> None:
-        self._rule, self._t, units = rule, 0, agent.hidden
+        self._rule, units = rule, agent.hidden
         self.weights = [agent.weight_ih, agent.weight_hh, agent.bias, agent.alpha, *rule.weights]
         self._onto, self._w, self._b, self._alpha = (weight.detach() for weight in self.weights[:4])
         self._inputs = self._w.new_empty(length, batch, self._onto.shape[1])
@@ -139,9 +139,7 @@ class PlasticTape(Tape):
         self._spare = torch.empty_like(traces[0][0])
         self.hidden = self._states[1:]
 
-    def step(self, x: Tensor) -> Tensor:
-        t = self._t
-        self._t += 1
+    def take(self, t: int, x: Tensor) -> Tensor:
         self._inputs[t] = x
         before, traces = self._states[t], self._traces[t]
         weight = torch.addcmul(self._w, self._alpha, traces[0], out=self._spare)

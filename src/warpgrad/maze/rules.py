@@ -16,6 +16,7 @@ Goal, teleports and moves are functions of the episode's seed, so an episode can
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -49,10 +50,14 @@ class Maze:
     """Subtracted for walking into a wall."""
 
     def __post_init__(self) -> None:
-        if self.size < 3 or self.size % 2 == 0:
+        if not isinstance(self.size, int) or self.size < 3 or self.size % 2 == 0:
             raise WarpgradError(f"size={self.size}: a maze needs an odd number of cells along each side, 3 or more.")
-        if self.length < 1:
-            raise WarpgradError(f"length={self.length}: an episode has at least 1 time step.")
+        if not isinstance(self.length, int) or self.length < 1:
+            raise WarpgradError(f"length={self.length}: an episode has a whole number of time steps, at least 1.")
+        if not 0 < self.reward < math.inf:
+            raise WarpgradError(f"reward={self.reward}: it must be greater than 0, and finite.")
+        if not 0 <= self.wall_penalty < math.inf:
+            raise WarpgradError(f"wall_penalty={self.wall_penalty}: it is subtracted, so at least 0, and finite.")
 
     @cached_property
     def walls(self) -> NDArray[np.bool_]:

@@ -75,7 +75,6 @@ class WarpTape(Tape):
         self._units, self._inputs = units, inputs
         self.weights = [*_stacked(cell), cell.weight_hh, cell.weight_ih, cell.bias]
         self._a, self._p, self._v, self._w, b = (weight.detach() for weight in self.weights)
-        self._t = 0
 
         def memory(*shape: int, steps: int = length) -> Tensor:
             return b.new_empty(steps, *shape, batch)
@@ -99,9 +98,8 @@ class WarpTape(Tape):
         self._steps = [_Step(*views) for views in zip(*(part.unbind() for part in parts), strict=True)]
         self.hidden = parts.h.transpose(1, 2)
 
-    def step(self, x: Tensor) -> Tensor:
-        now = self._steps[self._t]
-        self._t += 1
+    def take(self, t: int, x: Tensor) -> Tensor:
+        now = self._steps[t]
         now.x.copy_(x.t())
         torch.mm(self._a, now.read, out=now.gates)
         now.sigmoids.sigmoid_()
