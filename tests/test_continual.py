@@ -16,18 +16,11 @@ from warpgrad.engine.run_directory import newest_checkpoint
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Group
 from warpgrad.experiments.continual import Continual
-from warpgrad.experiments.continual_evaluation import (
-    ORDERS,
-    SCORES,
-    evaluation,
-    held_out,
-    learning_curves,
-    summarise,
-    validation,
-)
+from warpgrad.experiments.continual_evaluation import LOG_LOSS, ORDERS, curves_of, evaluation, held_out, validation
 from warpgrad.experiments.continual_results import beyond_share, comparison_lines, difference
 from warpgrad.experiments.continual_setup import ContinualConfig, algorithm, build, family, schedule, trained
 from warpgrad.experiments.runner import execute
+from warpgrad.forgetting import SCORES, Curves, forgetting_scores
 from warpgrad.layers.residual import Residual
 from warpgrad.partition import is_warp
 from warpgrad.report.runs import load_run
@@ -171,9 +164,9 @@ def test_each_method_takes_a_meta_step_and_is_tested(method: str, source: str, t
     assert summary["steps"] == int(learns)
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [name.startswith("validation/") for record in records for name in record].count(True) == (
-        0 if not learns else 5 if source == "sine" else 10
+        0 if not learns else 21 if source == "sine" else 31  # both orders, five scores of each measure; θ0
     )
-    measures = ["loss"] if source == "sine" else ["loss", "accuracy"]
+    measures = ["loss", LOG_LOSS] if source == "sine" else ["loss", LOG_LOSS, "accuracy"]
     assert set(summary["metrics"]) == {f"{a}/{b}/{c}" for a in ORDERS for b in measures for c in SCORES}
     result = json.loads((tmp_path / "evaluation.json").read_text())["orders"]
     for order, expected in (("sequential", [0, 1, 2]), ("shuffled", [1, 2, 0])):
@@ -201,8 +194,8 @@ def test_meta_training_lowers_the_loss_of_held_out_tasks() -> None:
         meta_steps=25,
     )
     after = validate(method.learner)
-    assert after["loss/final"] < 0.8 * before["loss/final"]
-    assert after["loss/new"] < 0.8 * before["loss/new"]
+    assert after["sequential/loss/final"] < 0.8 * before["sequential/loss/final"]
+    assert after["sequential/loss/new"] < 0.8 * before["sequential/loss/new"]
 
 
 def test_a_run_that_was_stopped_ends_with_the_same_numbers(tmp_path: Path) -> None:
@@ -251,7 +244,8 @@ def test_held_out_tasks_are_the_same_for_all_methods_and_in_both_orders() -> Non
 def test_curves_are_what_adapt_gives_one_task_at_a_time(order: str) -> None:
     config = tiny(lr=0.05)
     learner, tasks = build(config).learner, held_out(config, order, 3)
-    curves = learning_curves(config, learner, tasks)
+    curves = curves_of(config, learner, tasks)
+    torch.testing.assert_close(curves.scores[LOG_LOSS], curves.scores["loss"].log10())
     assert curves.steps == [0, 3, 6, 9]
     for place, task in enumerate(tasks):
         module = wg.adapt(learner, task, rule=wg.SGD(0.05), steps=9)
@@ -268,7 +262,8 @@ def test_scores_of_a_table_by_hand() -> None:
             [[9.0, 9.0, 9.0], [4.0, 9.0, 9.0], [1.0, 2.0, 9.0], [2.0, 2.0, 1.0]],
         ]
     )
-    found = summarise(table, [0, 2, 4, 6], [2, 4, 6], higher=False)
+    curves = Curves([0, 2, 4, 6], [2, 4, 6], {"loss": table, "accuracy": -table})
+    found = forgetting_scores(curves)["loss"]
     expected = {
         "new": [(1 + 2 + 4) / 3, (4 + 2 + 1) / 3],
         "old": [(3 + (2 + 5) / 2) / 2, (1 + (2 + 2) / 2) / 2],
@@ -279,7 +274,7 @@ def test_scores_of_a_table_by_hand() -> None:
     for name, values in expected.items():
         torch.testing.assert_close(found[name], torch.tensor(values))
     # The same story told in accuracies: what was lost and gained keeps its meaning.
-    turned = summarise(-table, [0, 2, 4, 6], [2, 4, 6], higher=True)
+    turned = forgetting_scores(curves)["accuracy"]
     torch.testing.assert_close(turned["forgetting"], found["forgetting"])
     torch.testing.assert_close(turned["transfer"], found["transfer"])
     torch.testing.assert_close(turned["final"], -found["final"])
@@ -299,7 +294,11 @@ def test_the_seen_curve_is_the_mean_over_current_and_earlier_sub_tasks() -> None
         ({"tasks": 0}, "tasks=0"),
         ({"order": (0, 1)}, "names not each of 3 sub-tasks once"),
         ({"meta_lr": 0.0}, "meta_lr=0.0: it must be greater than 0"),
-        ({"meta_clip": -1.0}, "a norm is at least 0"),
+        ({"meta_clip": -1.0}, "meta_clip=-1.0: it must be at least 0"),
+        ({"method": "no-warp", "lr": -1.0}, "lr=-1.0"),
+        ({"method": "ewc", "strength": -1.0}, "strength=-1.0"),
+        ({"method": "ewc", "decay": 1.5}, "decay=1.5"),
+        ({"ways": 300}, "need 900 characters of an alphabet; at most 60"),
         ({"method": "maml"}, "no method 'maml'"),
         ({"alphabets": 2}, "need one each"),
     ],
@@ -329,13 +328,13 @@ def test_page_and_table_from_finished_runs(tmp_path: Path) -> None:
         evaluations = tuple(json.loads((path / "evaluation.json").read_text()) for path in paths)
         groups.append(Group(method, tuple(load_run(path) for path in paths), evaluations))
     header, rows = comparison_lines(groups)
-    assert len(rows) == 2 * 2 + 2 * 2 + 1
+    assert len(rows) == 2 * 2 * 2 + 2 * 2 + 2
     share = beyond_share(groups[0], groups[1], "shuffled")
     olds = [[one["metrics"]["shuffled/loss/old"] for one in group.evaluations] for group in groups]
     assert share.mean == pytest.approx(sum(olds[0]) / 2 - 0.3 * sum(olds[1]) / 2, abs=1e-9)
-    assert rows[-2][2] == share.cell()
+    assert rows[-3][2] == share.cell()
     assert all(len(row) == len(header) for row in rows)
-    assert rows[-1][1:3] == ["0.001", "0.01"]
+    assert [row[1:3] for row in rows[-2:]] == [["~0.001", "~0.01"], ["~-3", "~-2"]]
     gap = difference(groups[1], groups[0], "sequential", "loss", "final")
     finals = [[one["metrics"]["sequential/loss/final"] for one in group.evaluations] for group in groups[:2]]
     assert gap.mean == pytest.approx(sum(finals[1]) / 2 - sum(finals[0]) / 2, abs=1e-9)

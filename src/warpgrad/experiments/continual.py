@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from warpgrad.report.page import Page
 
 
+MOST_CHARACTERS = 60
+"""Of an alphabet; the largest of Omniglot has 55."""
+
+
 class Continual(Experiment[ContinualConfig]):
     name = "continual"
     section = "§4.3 (c.2), App. J"
@@ -115,6 +119,7 @@ class Continual(Experiment[ContinualConfig]):
         ),
     )
 
+    recorded = ("orders",)
     spaces = CONTINUAL
     sweep_metric = "sequential/loss/final"
 
@@ -124,9 +129,9 @@ class Continual(Experiment[ContinualConfig]):
             "meta_steps", "tasks", "test_tasks", "test_points", "test_every", "validation_tasks", "validate_every",
             "ways",
         )  # fmt: skip
-        require(config, at_least_one=positive, above_zero=["meta_lr"])
-        if config.meta_clip < 0:
-            raise WarpgradError(f"meta_clip={config.meta_clip}: a norm is at least 0; 0 is no clipping.")
+        require(config, at_least_one=positive, above_zero=["lr", "meta_lr"], at_least_zero=["meta_clip", "strength"])
+        if not 0 <= config.decay <= 1:
+            raise WarpgradError(f"decay={config.decay}: what is kept of the past is a share, from 0 to 1.")
         if config.subtasks < 2 or sorted(config.order) != list(range(config.subtasks)):
             raise WarpgradError(
                 f"order={config.order} names not each of {config.subtasks} sub-tasks once, counting from 0; there must "
@@ -134,6 +139,11 @@ class Continual(Experiment[ContinualConfig]):
             )
         if config.alphabets < 3:
             raise WarpgradError(f"alphabets={config.alphabets}: training, validation and test need one each.")
+        if config.subtasks * config.ways > MOST_CHARACTERS:
+            raise WarpgradError(
+                f"{config.subtasks} sub-tasks of {config.ways} ways need {config.subtasks * config.ways} characters of "
+                f"an alphabet; at most {MOST_CHARACTERS} can be had."
+            )
         return super().check(config)
 
     def train(self, config: ContinualConfig, execution: Execution) -> int:

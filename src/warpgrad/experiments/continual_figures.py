@@ -10,11 +10,13 @@ import torch
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from warpgrad.experiments.continual_evaluation import ORDERS, held_out, points
+from warpgrad.experiments.continual_evaluation import LOG_LOSS, ORDERS, around, held_out
 from warpgrad.experiments.continual_families import EDGE, SineSubTask, sine_mixture
 from warpgrad.experiments.continual_setup import ContinualConfig
+from warpgrad.forgetting import points
 from warpgrad.learner import Learner
 from warpgrad.report.figures import PALETTE, canvas, house_style, save
+from warpgrad.rules import SGD
 from warpgrad.tasks.continual import ContinualTask
 
 TRUTH, BEFORE, AFTER = "#111111", "#009e73", "#c1272d"
@@ -30,7 +32,7 @@ def breakdown(evaluations: Sequence[Mapping[str, Any]], steps_per_subtask: int) 
             axes = figure.add_subplot(1, 2, place + 1, sharey=first)
             first = first or axes
             found = [evaluation["orders"][order] for evaluation in evaluations]
-            levels = 10.0 ** np.mean([one["log_curves"] for one in found], axis=0)
+            levels = 10.0 ** np.mean([one["curves"][LOG_LOSS] for one in found], axis=0)
             _breakdown_panel(axes, found[0]["steps"], levels, found[0]["order"], steps_per_subtask)
             axes.set(yscale="log", xlabel="step", title=f"order {', '.join(map(str, found[0]['order']))}")
             axes.set_ylabel("average log-loss" if place == 0 else "")
@@ -79,7 +81,7 @@ def _outputs(
 ) -> list[NDArray[np.float64]]:
     """What the model predicts at x before the first sub-task and after each."""
     found = []
-    for point in points(config, learner, [task]):
+    for point in points(learner, SGD(config.lr), [task], around(config)):
         if isinstance(point.k, int) and point.k % config.steps_per_subtask == 0:
             theta, buffers = ({name: value[0] for name, value in part.items()} for part in (point.theta, point.buffers))
             with torch.no_grad():

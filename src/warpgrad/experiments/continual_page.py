@@ -8,7 +8,7 @@ import numpy as np
 
 from warpgrad.experiments.base import Group
 from warpgrad.experiments.comparison_page import config_of, experiment_page
-from warpgrad.experiments.continual_evaluation import ORDERS, SCORES
+from warpgrad.experiments.continual_evaluation import LOG_LOSS, ORDERS
 from warpgrad.experiments.continual_figures import breakdown, predictions
 from warpgrad.experiments.continual_results import (
     PAPER,
@@ -19,8 +19,10 @@ from warpgrad.experiments.continual_results import (
     estimate,
     measures,
     reference_of,
+    stated,
 )
 from warpgrad.experiments.continual_setup import ContinualConfig, trained
+from warpgrad.forgetting import SCORES
 from warpgrad.report import (
     Block,
     Column,
@@ -38,7 +40,6 @@ from warpgrad.report import (
 )
 from warpgrad.report.tables import Best, Cell
 
-VALIDATED = "validation/loss"
 WORDS = {"sequential": "in the order of meta-training", "shuffled": "in another order"}
 
 
@@ -73,10 +74,10 @@ def _levels(groups: Sequence[Group]) -> Section:
                 columns.append(Column(TITLES[score], best=best))
             rows: list[list[Cell]] = []
             for group in groups:
-                stated = group.runs[0].method == "warpgrad" and group.runs[0].config["family"] == "sine"
+                papers = group.runs[0].method == "warpgrad" and group.runs[0].config["family"] == "sine"
                 row: list[Cell] = [group.label]
                 for score in SCORES:
-                    paper = f"~{PAPER[score]:g}" if stated and score in PAPER else None
+                    paper = stated(measure, score) if papers else None
                     row.append(Value.of(estimate(group, order, measure, score), paper=paper))
                 rows.append(row)
             blocks.append(Table(columns, rows, f"{measure.capitalize()}, learned {WORDS[order]}."))
@@ -145,24 +146,35 @@ def _breakdowns(groups: Sequence[Group]) -> Section:
 
 def _validated(group: Group) -> list[int]:
     """The meta-steps at which all runs of a group were validated."""
-    found = [{row["step"] for row in run.metrics if f"{VALIDATED}/new" in row} for run in group.runs]
+    found = [{row["step"] for row in run.metrics if _validation(ORDERS[0], "new") in row} for run in group.runs]
     return sorted(set.intersection(*found))
 
 
+def _validation(order: str, score: str) -> str:
+    return f"validation/{order}/{LOG_LOSS}/{score}"
+
+
 def _against_meta_steps(groups: Sequence[Group]) -> Section:
-    series = []
-    for group in groups:
-        steps = _validated(group)
-        for score in ("new", "old"):
-            name = f"{VALIDATED}/{score}"
-            by_step = [{row["step"]: row[name] for row in run.metrics if name in row} for run in group.runs]
-            samples = [[values[step] for step in steps] for values in by_step]
-            series.append(Series.quartiles(f"{group.label}: {TITLES[score]}", [step + 1 for step in steps], samples))
+    figures = []
     tasks = groups[0].runs[0].config["validation_tasks"]
-    image = curves(series, x_label="meta-step", y_label=f"loss, {tasks} validation tasks", log_y=True, size=(7.2, 4.2))
-    caption = "Validation tasks in the order of meta-training, as the warp is meta-learned."
-    alt = "Loss on new and on earlier sub-tasks of validation tasks against meta-steps."
-    return Section("Loss against meta-steps", [Figure(image, alt, caption)])
+    for order in ORDERS:
+        series = []
+        for group in groups:
+            steps = _validated(group)
+            for score in ("new", "old"):
+                name = _validation(order, score)
+                by_step = [{row["step"]: 10.0 ** row[name] for row in run.metrics if name in row} for run in group.runs]
+                samples = [[values[step] for step in steps] for values in by_step]
+                series.append(
+                    Series.quartiles(f"{group.label}: {TITLES[score]}", [step + 1 for step in steps], samples)
+                )
+        image = curves(
+            series, x_label="meta-step", y_label="average log-loss", log_y=True, size=(5.4, 4.0),
+        )  # fmt: skip
+        caption = f"{tasks} validation tasks learned {WORDS[order]}, as the warp is meta-learned; mean of the log-loss."
+        alt = f"Loss on new and on earlier sub-tasks of validation tasks against meta-steps, {order}."
+        figures.append(Figure(image, alt, caption))
+    return Section("Loss against meta-steps", [Gallery(figures)])
 
 
 def _predictions(groups: Sequence[Group]) -> Section:

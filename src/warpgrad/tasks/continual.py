@@ -62,7 +62,10 @@ class TensorSubTask(SubTask):
             "validation": train if validation is None else validation,
         }
         self._test = self._splits["validation"] if test is None else test
-        for what, (inputs, targets) in (*self._splits.items(), ("test", self._test)):
+        for what, examples in (*self._splits.items(), ("test", self._test)):
+            if not isinstance(examples, tuple | list) or len(examples) != 2:
+                raise WarpgradError(f"a sub-task's {what} data must be a pair of tensors, (inputs, targets).")
+            inputs, targets = examples
             if len(inputs) == 0 or len(inputs) != len(targets):
                 raise WarpgradError(
                     f"a sub-task's {what} data has {len(inputs)} inputs and {len(targets)} targets; "
@@ -84,6 +87,9 @@ class ContinualTask(Task):
     What bites: the meta-loss passes the batches of all seen sub-tasks through the model at once, so batch-norm in
     training mode would normalise over their mixture.
     """
+
+    steps: int
+    """K = nT."""
 
     def __init__(
         self,
@@ -114,6 +120,8 @@ class ContinualTask(Task):
             metrics: Test scores besides the loss, by name.
         """
         self.subtasks = tuple(subtasks)
+        if others := [type(subtask).__name__ for subtask in self.subtasks if not isinstance(subtask, SubTask)]:
+            raise WarpgradError(f"a sub-task of task '{name}' is a {others[0]}; give TensorSubTask((x, y)) instead.")
         self.order = tuple(range(len(self.subtasks)) if order is None else order)
         meta_size = batch_size if meta_batch_size is None else meta_batch_size
         if not self.order or len(set(self.order)) < len(self.order) or not set(self.order) <= set(range(len(subtasks))):
@@ -121,8 +129,8 @@ class ContinualTask(Task):
                 f"task '{name}' has {len(subtasks)} sub-tasks, which cannot be learned in the order {self.order}: "
                 "name at least one, each at most once, counting from 0."
             )
-        if min(steps_per_subtask, batch_size, meta_size) < 1:
-            raise WarpgradError(f"task '{name}': steps per sub-task and batch sizes must be at least 1.")
+        if any(not isinstance(size, int) or size < 1 for size in (steps_per_subtask, batch_size, meta_size)):
+            raise WarpgradError(f"task '{name}': steps per sub-task and batch sizes are whole numbers, at least 1.")
         if weighting not in WEIGHTINGS:
             raise WarpgradError(f"weighting={weighting!r} is unknown; choose one of {', '.join(WEIGHTINGS)}.")
         self.name = name
@@ -195,7 +203,7 @@ class ContinualTask(Task):
         return inputs, targets, torch.tensor(weights, dtype=dtype, device=inputs.device)
 
     def test_batches(self) -> Iterable[Examples]:
-        return [subtask.test() for subtask in self.subtasks]
+        return [self.subtasks[place].test() for place in sorted(self.order)]
 
     def loss(self, forward: Forward, batch: Examples) -> Tensor:
         inputs, targets = batch
