@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +27,13 @@ from warpgrad.data import (
     write,
 )
 from warpgrad.data.draws import Draws
+from warpgrad.data.partial_store import JOURNAL
 from warpgrad.data.pen import render
 from warpgrad.data.strokes import Stroke, curve, retraces
+from warpgrad.data.writing import partial_of
 from warpgrad.errors import WarpgradError
+from warpgrad.experiments import omniglot_data
+from warpgrad.locks import locked
 
 REAL = {"ink": 0.083, "width": 1.51, "within_between": 0.932, "neighbour": 0.472}
 """Omniglot at 28×28, its 46 alphabets of 20 characters or more; `test_data_omniglot` measures it again."""
@@ -281,3 +289,37 @@ def test_an_alphabet_without_enough_says_so(tmp_path):
         Alphabets(store, 0)["Z"]
     with pytest.raises(WarpgradError, match="has 4 drawings; 15 to train and 5 to test"):
         Alphabets(store, 0, AlphabetProtocol(characters=2))["A"]
+
+
+def test_runs_that_begin_together_draw_once_and_share(tmp_path, monkeypatch):
+    """Processes as `reproduce` starts them: each opens data that none of them has yet."""
+    program = (
+        "import sys; from functools import partial; from warpgrad.experiments import omniglot_data\n"
+        "omniglot_data.prepare_drawn = partial(omniglot_data.prepare_drawn, alphabets=12, characters=(8, 8))\n"
+        "print(len(omniglot_data.open_data('drawn').classes))"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WARPGRAD_DATA", raising=False)
+    jobs = [
+        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    found = [job.communicate(timeout=120) for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0, 0], found
+    assert [out for out, _ in found] == ["96\n"] * 3
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["drawn"]
+
+
+def test_who_waits_for_another_to_draw_takes_over_when_it_is_gone(tmp_path, monkeypatch):
+    partial = partial_of(tmp_path / "drawn")
+    partial.mkdir()
+    held = locked(partial / JOURNAL, "held")
+    small = functools.partial(prepare_drawn, alphabets=2, characters=(3, 3))
+    monkeypatch.setattr(omniglot_data, "prepare_drawn", small)
+    waiting = threading.Thread(target=omniglot_data._draw, args=(tmp_path / "drawn",))
+    waiting.start()
+    waiting.join(timeout=1)
+    assert waiting.is_alive()
+    held.close()
+    waiting.join(timeout=60)
+    assert len(open_store(tmp_path / "drawn").classes) == 6

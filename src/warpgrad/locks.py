@@ -9,6 +9,10 @@ from typing import BinaryIO
 from warpgrad.errors import WarpgradError
 
 
+class BusyError(WarpgradError):
+    """Another process has it."""
+
+
 def locked(path: Path, refusal: str) -> BinaryIO:
     """A file that only this process holds until it is closed or the process ends; `refusal` where another does."""
     file = path.open("a+b")
@@ -16,5 +20,5 @@ def locked(path: Path, refusal: str) -> BinaryIO:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         file.close()
-        raise WarpgradError(refusal) from error
+        raise BusyError(refusal) from error
     return file

@@ -64,6 +64,7 @@ def write(
     try:
         partial.mkdir(parents=True, exist_ok=True)
         begun = PartialStore(partial, name, shape, identity)
+        check_vacant(destination)  # again, now that no other process can finish it
         for item in classes:
             begun.add(item)
         begun.finish(

@@ -6,14 +6,20 @@ A name is always written down with a result. Drawn alphabets are called drawn, n
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 from warpgrad.data import ImageStore, open_store, prepare_drawn
 from warpgrad.data.header import FILE
 from warpgrad.data.prepared import DRAWN, OMNIGLOT, STORES, data_name, open_prepared, prepared
 from warpgrad.errors import WarpgradError
+from warpgrad.locks import BusyError
 
 __all__ = ["DRAWN", "OMNIGLOT", "STORES", "chosen_data", "data_name", "open_data", "prepared"]
+
+
+_PAUSE = 0.2
+"""Seconds between two looks at whether another process has drawn the alphabets."""
 
 
 def chosen_data(data: str | None) -> str:
@@ -38,10 +44,13 @@ def open_data(data: str | None) -> ImageStore:
 
 def _draw(destination: Path) -> Path:
     print(f"drawing alphabets into {destination}, once", file=sys.stderr, flush=True)
-    try:
-        prepare_drawn(destination)
-    except WarpgradError:
-        # Another process may have drawn the same bytes to the same place meanwhile.
-        if not (destination / FILE).is_file():
-            raise
+    # Runs that begin together want the same bytes in the same place: one draws them, the others wait for it.
+    while not (destination / FILE).is_file():
+        try:
+            prepare_drawn(destination)
+        except BusyError:
+            time.sleep(_PAUSE)
+        except WarpgradError:
+            if not (destination / FILE).is_file():
+                raise
     return destination
