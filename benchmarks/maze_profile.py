@@ -24,7 +24,8 @@ import torch
 
 from warpgrad.algorithms import Continual
 from warpgrad.allocator import keep_freed_memory
-from warpgrad.experiments.maze import PRESETS, build
+from warpgrad.experiments.maze import build
+from warpgrad.experiments.maze_config import PRESETS
 from warpgrad.maze import AGENTS, MazeEpisodes
 from warpgrad.meta_optimiser import MetaOptimiser
 from warpgrad.tasks.reinforcement import EpisodeFamily

@@ -8,7 +8,8 @@ from torch import Generator, Tensor, nn
 
 import warpgrad as wg
 from warpgrad.keys import generator
-from warpgrad.tasks.continual import ContinualTask, SubTask, TensorSubTask, Weighting
+from warpgrad.tasks.continual import ContinualTask, Weighting
+from warpgrad.tasks.sub_tasks import SubTask, TensorSubTask
 
 T, N = 3, 4
 

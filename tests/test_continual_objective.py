@@ -14,7 +14,8 @@ from warpgrad.adaptation import Adaptation
 from warpgrad.batched import BatchedAdaptation
 from warpgrad.keys import generator
 from warpgrad.method import Method
-from warpgrad.tasks.continual import WEIGHTINGS, ContinualTask, TensorSubTask, Weighting
+from warpgrad.tasks.continual import WEIGHTINGS, ContinualTask, Weighting
+from warpgrad.tasks.sub_tasks import TensorSubTask
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)

@@ -15,7 +15,8 @@ from warpgrad.adaptation import Adaptation
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import generator
 from warpgrad.method import Method
-from warpgrad.tasks.continual import WEIGHTINGS, ContinualTask, TensorSubTask, Weighting
+from warpgrad.tasks.continual import WEIGHTINGS, ContinualTask, Weighting
+from warpgrad.tasks.sub_tasks import TensorSubTask
 
 
 @pytest.mark.parametrize("order", [None, (2, 0, 1)])

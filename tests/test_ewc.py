@@ -14,7 +14,8 @@ from warpgrad.batched import BatchedAdaptation
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.continual_families import half_squared_error
 from warpgrad.keys import generator
-from warpgrad.tasks.continual import ContinualTask, TensorSubTask
+from warpgrad.tasks.continual import ContinualTask
+from warpgrad.tasks.sub_tasks import TensorSubTask
 from warpgrad.tensors import Tensors
 
 

@@ -14,7 +14,8 @@ from warpgrad.engine.checkpoint import load
 from warpgrad.engine.run_directory import newest_checkpoint
 from warpgrad.experiments import runner
 from warpgrad.experiments.base import Execution, Group
-from warpgrad.experiments.maze import MazeConfig, MazeNavigation, build
+from warpgrad.experiments.maze import MazeNavigation, build
+from warpgrad.experiments.maze_config import MazeConfig
 from warpgrad.experiments.maze_evaluation import evaluated, search_times
 from warpgrad.experiments.maze_figures import PAPER, film_strip, return_curves
 from warpgrad.experiments.maze_results import baseline_of, baseline_then, learning_curves, over_baseline

@@ -24,7 +24,8 @@ from torch import Generator, Tensor
 from warpgrad.data import AlphabetData, AlphabetProtocol, Alphabets, open_store, prepare_drawn, to_float
 from warpgrad.keys import generator
 from warpgrad.tasks import TaskFamily, accuracy
-from warpgrad.tasks.continual import ContinualTask, Examples, Split, SubTask, TensorSubTask
+from warpgrad.tasks.continual import ContinualTask
+from warpgrad.tasks.sub_tasks import Examples, Split, SubTask, TensorSubTask
 
 EDGE = 5.0
 """Inputs lie in [−EDGE, EDGE]."""

@@ -20,12 +20,10 @@ C = multi-task). Agents without a warp have θ alone. The paper's "episodes" are
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -34,8 +32,10 @@ from warpgrad.engine.run_directory import newest_checkpoint
 from warpgrad.engine.state import load_learner
 from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Config, Execution, Experiment, Group, Row, Table, require, require_users
+from warpgrad.experiments.base import Execution, Experiment, Group, require, require_users
+from warpgrad.experiments.maze_config import PRESETS, MazeConfig
 from warpgrad.experiments.maze_evaluation import evaluated, mean_return
+from warpgrad.experiments.maze_tables import TABLES
 from warpgrad.experiments.runner import kept
 from warpgrad.initialisers import MultiTask
 from warpgrad.keys import fold
@@ -48,86 +48,6 @@ from warpgrad.tasks.reinforcement import ActorCritic, EpisodeFamily, episode_see
 
 if TYPE_CHECKING:
     from warpgrad.report.page import Page
-
-
-@dataclass(frozen=True)
-class MazeConfig(Config):
-    """Settings of the maze experiment; the defaults are the paper's, where it states them."""
-
-    method: str = "warp-rnn"
-    meta_steps: int = 200_000
-    """Updates of θ, each on one batch of episodes."""
-    episodes: int = 30
-    """Episodes per update."""
-    warp_every: int = 30
-    """η, updates of θ per update of φ."""
-    lr: float = 1e-3
-    """Adam's step size for θ; the plasticity authors ran 1e-4."""
-    meta_lr: float = 1e-3
-    """Adam's step size for φ."""
-    clip: float = 4.0
-    """Largest norm of the gradient of θ, and of φ; ours."""
-    size: int = 11
-    """Cells along each side of the maze."""
-    length: int = 200
-    """Time steps of an episode."""
-    reward: float = 10.0
-    """For reaching the goal."""
-    wall_penalty: float = 0.0
-    """For walking into a wall."""
-    discount: float = 0.9
-    """γ."""
-    value: float = 0.1
-    """Coefficient of the critic's loss."""
-    entropy: float = 0.03
-    """Coefficient of Σ π²."""
-    hidden: int = 100
-    """Units of the RNN."""
-    context: int = 100
-    """Units of the meta-LSTM (warp-rnn, hyperrnn)."""
-    gate_bias: float | None = None
-    """Start of a learned bias of the gates (warp-rnn, hyperrnn); the paper has none: gates then start nearly shut."""
-    transform: Literal["identity", "drawn"] = "identity"
-    """Start of the projections (t-nets-rnn); the paper does not say."""
-    validate_every: int = 100
-    """Updates between two points of the learning curve."""
-    validation_episodes: int = 60
-    """Episodes per point of the learning curve, never trained on and the same every time."""
-    test_episodes: int = 300
-    """Held-out episodes of the final score."""
-
-
-PRESETS: Mapping[str, MazeConfig] = MappingProxyType(
-    {"paper": MazeConfig(), "small": MazeConfig(preset="small", meta_steps=20_000)}
-)
-
-PLASTIC = {
-    "Hebbian": "hebbian",
-    "Simple modulation": "simple-modulation",
-    "Retroactive modulation": "retroactive-modulation",
-}
-PLASTIC_UPDATES = 3000
-"""Of the plastic agents at `small`: their traces, a matrix for every episode, make an update several times as dear."""
-
-
-def _row(label: str, method: str, paper: float | None = None, *, small: int = 1, **at: int) -> Row:
-    return Row(label, {"method": method}, paper, {"small": small}, {"small": at})
-
-
-ROWS = (
-    _row("Warp-RNN", "warp-rnn", 160.0, small=2),
-    _row("RNN", "rnn", small=2),
-    _row("HyperRNN", "hyperrnn"),
-    _row("T-Nets-RNN", "t-nets-rnn"),
-    *(_row(label, method, meta_steps=PLASTIC_UPDATES) for label, method in PLASTIC.items()),
-    _row("Memoryless", "memoryless"),
-)
-
-GATES = tuple(
-    Row(f"{name}, {words}", {"method": method, "gate_bias": bias})
-    for name, method in (("Warp-RNN", "warp-rnn"), ("HyperRNN", "hyperrnn"))
-    for words, bias in (("gates as printed", None), ("gates open", 1.0))
-)
 
 
 _METHODS_OF = {
@@ -147,10 +67,7 @@ class MazeNavigation(Experiment[MazeConfig]):
     methods = tuple(AGENTS)
     presets = PRESETS
     recorded = ("returns", "film")
-    tables = (
-        Table("maze", "Return in the maze", "maze", ROWS, seeds=10),
-        Table("maze-gates", "Return in the maze, by how far the gates are open at the start", "maze", GATES, seeds=4),
-    )
+    tables = TABLES
 
     def check(self, config: MazeConfig) -> MazeConfig:
         counts = ("meta_steps", "episodes", "warp_every", "hidden", "context", "validate_every", "validation_episodes",

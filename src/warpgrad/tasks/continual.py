@@ -18,67 +18,24 @@ The meta-loss looks back, on validation batches, all terms at the same θ:
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import generator
 from warpgrad.learner import Forward
 from warpgrad.tasks.base import Task
+from warpgrad.tasks.sub_tasks import Examples, SubTask
 from warpgrad.tasks.supervised import Loss
 
-Split = Literal["train", "validation"]
 Weighting = Literal["balanced", "printed", "mean", "current"]
 WEIGHTINGS: tuple[Weighting, ...] = ("balanced", "printed", "mean", "current")
 
-Examples = tuple[Tensor, Tensor]
-"""(inputs [n, …], targets [n, …])."""
 SeenExamples = tuple[Tensor, Tensor, Tensor]
 """(inputs [T, n, …], targets [T, n, …], weights [T])."""
-
-
-class SubTask(ABC):
-    """One member of a sequence: where its examples come from."""
-
-    @abstractmethod
-    def draw(self, split: Split, size: int, draw: Generator) -> Examples:
-        """`size` examples; everything random comes from `draw`, a generator on the CPU."""
-
-    @abstractmethod
-    def test(self) -> Examples:
-        """The examples that the sub-task is tested on."""
-
-
-class TensorSubTask(SubTask):
-    """A sub-task from tensors. Validation data judges the warp; where it is not given, training data does."""
-
-    def __init__(self, train: Examples, validation: Examples | None = None, test: Examples | None = None) -> None:
-        self._splits: dict[Split, Examples] = {
-            "train": train,
-            "validation": train if validation is None else validation,
-        }
-        self._test = self._splits["validation"] if test is None else test
-        for what, examples in (*self._splits.items(), ("test", self._test)):
-            if not isinstance(examples, tuple | list) or len(examples) != 2:
-                raise WarpgradError(f"a sub-task's {what} data must be a pair of tensors, (inputs, targets).")
-            inputs, targets = examples
-            if len(inputs) == 0 or len(inputs) != len(targets):
-                raise WarpgradError(
-                    f"a sub-task's {what} data has {len(inputs)} inputs and {len(targets)} targets; "
-                    "give as many of both, at least 1."
-                )
-
-    def draw(self, split: Split, size: int, draw: Generator) -> Examples:
-        inputs, targets = self._splits[split]
-        index = torch.randint(len(inputs), (size,), generator=draw).to(inputs.device)
-        return inputs[index], targets[index]
-
-    def test(self) -> Examples:
-        return self._test
 
 
 class ContinualTask(Task):

@@ -1,0 +1,38 @@
+"""The declared tables of the maze experiment, with the paper's figure."""
+
+from __future__ import annotations
+
+from warpgrad.experiments.base import Row, Table
+
+PLASTIC = {
+    "Hebbian": "hebbian",
+    "Simple modulation": "simple-modulation",
+    "Retroactive modulation": "retroactive-modulation",
+}
+PLASTIC_UPDATES = 3000
+"""Of the plastic agents at `small`: their traces, a matrix for every episode, make an update several times as dear."""
+
+
+def _row(label: str, method: str, paper: float | None = None, *, small: int = 1, **at: int) -> Row:
+    return Row(label, {"method": method}, paper, {"small": small}, {"small": at})
+
+
+ROWS = (
+    _row("Warp-RNN", "warp-rnn", 160.0, small=2),
+    _row("RNN", "rnn", small=2),
+    _row("HyperRNN", "hyperrnn"),
+    _row("T-Nets-RNN", "t-nets-rnn"),
+    *(_row(label, method, meta_steps=PLASTIC_UPDATES) for label, method in PLASTIC.items()),
+    _row("Memoryless", "memoryless"),
+)
+
+GATES = tuple(
+    Row(f"{name}, {words}", {"method": method, "gate_bias": bias})
+    for name, method in (("Warp-RNN", "warp-rnn"), ("HyperRNN", "hyperrnn"))
+    for words, bias in (("gates as printed", None), ("gates open", 1.0))
+)
+
+TABLES = (
+    Table("maze", "Return in the maze", "maze", ROWS, seeds=10),
+    Table("maze-gates", "Return in the maze, by how far the gates are open at the start", "maze", GATES, seeds=4),
+)

@@ -1,0 +1,56 @@
+"""The members of a sequence that is learned one at a time: where their examples come from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+
+from warpgrad.errors import WarpgradError
+
+Split = Literal["train", "validation"]
+
+Examples = tuple[Tensor, Tensor]
+"""(inputs [n, …], targets [n, …])."""
+
+
+class SubTask(ABC):
+    """One member of a sequence: where its examples come from."""
+
+    @abstractmethod
+    def draw(self, split: Split, size: int, draw: Generator) -> Examples:
+        """`size` examples; everything random comes from `draw`, a generator on the CPU."""
+
+    @abstractmethod
+    def test(self) -> Examples:
+        """The examples that the sub-task is tested on."""
+
+
+class TensorSubTask(SubTask):
+    """A sub-task from tensors. Validation data judges the warp; where it is not given, training data does."""
+
+    def __init__(self, train: Examples, validation: Examples | None = None, test: Examples | None = None) -> None:
+        self._splits: dict[Split, Examples] = {
+            "train": train,
+            "validation": train if validation is None else validation,
+        }
+        self._test = self._splits["validation"] if test is None else test
+        for what, examples in (*self._splits.items(), ("test", self._test)):
+            if not isinstance(examples, tuple | list) or len(examples) != 2:
+                raise WarpgradError(f"a sub-task's {what} data must be a pair of tensors, (inputs, targets).")
+            inputs, targets = examples
+            if len(inputs) == 0 or len(inputs) != len(targets):
+                raise WarpgradError(
+                    f"a sub-task's {what} data has {len(inputs)} inputs and {len(targets)} targets; "
+                    "give as many of both, at least 1."
+                )
+
+    def draw(self, split: Split, size: int, draw: Generator) -> Examples:
+        inputs, targets = self._splits[split]
+        index = torch.randint(len(inputs), (size,), generator=draw).to(inputs.device)
+        return inputs[index], targets[index]
+
+    def test(self) -> Examples:
+        return self._test
