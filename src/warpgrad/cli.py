@@ -62,19 +62,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _dispatch(words: list[str]) -> int:
-    from warpgrad import bench_commands, commands, data_commands, sweep_commands
+    from warpgrad import bench_commands, commands, data_commands, report_commands, sweep_commands
     from warpgrad.engine import distributed
 
     table: dict[str, Callable[[list[str]], None]] = {
         "list": commands.list_experiments,
         "run": commands.run,
         "evaluate": commands.evaluate,
-        "report": commands.report,
-        "reproduce": commands.reproduce,
+        "report": report_commands.report,
+        "reproduce": report_commands.reproduce,
         "sweep": sweep_commands.sweep,
         "data": data_commands.data,
         "bench": bench_commands.bench,
-        "demo": commands.demo,
+        "demo": report_commands.demo,
     }
     if not words or words[0] in ("-h", "--help", "help"):
         print(USAGE.format(version=__version__))

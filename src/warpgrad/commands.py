@@ -1,9 +1,8 @@
-"""What each command of the command line does."""
+"""The commands that list, run and evaluate, and what commands share."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -16,8 +15,7 @@ from warpgrad.engine.distributed import joined
 from warpgrad.engine.files import read_json, write_json
 from warpgrad.errors import WarpgradError
 from warpgrad.estimate import estimate_lines
-from warpgrad.experiments import EXPERIMENTS, Config, Execution, Experiment, Group, find_experiment, find_table, runner
-from warpgrad.experiments.reproduction import reproduce as reproduce_table
+from warpgrad.experiments import EXPERIMENTS, Config, Execution, Experiment, find_experiment, runner
 from warpgrad.experiments.settings_file import read_settings
 
 C = TypeVar("C", bound=Config)
@@ -112,7 +110,7 @@ def evaluate(words: list[str]) -> None:
     if not words or words[0].startswith("-"):
         raise WarpgradError("name the run directory: warpgrad evaluate RUN [options].")
     directory = Path(words[0])
-    experiment, config = _run_config(directory)
+    experiment, config = run_config(directory)
     program = f"warpgrad evaluate {directory}"
     given: Any = parse(EvaluateArguments[type(config)], words[1:], program, EvaluateArguments(config))  # type: ignore[misc]
     _set_threads(given.threads)
@@ -125,82 +123,6 @@ def evaluate(words: list[str]) -> None:
         if given.out is not None:
             write_json(given.out, {"config": runner.settings(experiment, changed), **result})
     _print_metrics(result["metrics"])
-
-
-@dataclass(frozen=True)
-class ReportArguments:
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run directories."""
-    out: Path = Path("report.html")
-    """The page."""
-
-
-def report(words: list[str]) -> None:
-    """`warpgrad report RUN... [--out PAGE]`."""
-    given: ReportArguments = parse(ReportArguments, words, "warpgrad report")
-    if not given.runs:
-        raise WarpgradError("name at least one run directory: warpgrad report RUN...")
-    experiments = {experiment.name: experiment for experiment, _ in map(_run_config, given.runs)}
-    if len(experiments) > 1:
-        from warpgrad.report import load_run, run_page
-
-        page = run_page([load_run(path) for path in given.runs])
-    else:
-        (experiment,) = experiments.values()
-        page = experiment.page(_groups(given.runs), f"{experiment.name}: {experiment.summary}")
-    print(page.write(given.out))
-
-
-@dataclass(frozen=True)
-class ReproduceArguments:
-    table: tyro.conf.Positional[str]
-    """The table; `warpgrad list` names them."""
-    preset: str | None = None
-    """Another preset than the table's own."""
-    seeds: int | None = None
-    """The same number of seeds for every row, instead of the table's own."""
-    workers: int = 2
-    """Processes of one thread each."""
-    out: Path | None = None
-    """Where its runs and, in a folder of the table's name, its page go; runs/EXPERIMENT if not given."""
-    record: Path | None = None
-    """Also write configs, seeds, results and commands of all runs into this one file."""
-
-
-def reproduce(words: list[str]) -> None:
-    """`warpgrad reproduce TABLE`: run what is missing, then build the table and its page."""
-    given: ReproduceArguments = parse(ReproduceArguments, words, "warpgrad reproduce")
-    table = find_table(given.table)
-    experiment = find_experiment(table.experiment)
-    preset = given.preset or table.preset
-    if given.seeds is not None and given.seeds < 1:
-        raise WarpgradError(f"seeds={given.seeds}: at least 1 seed must be run.")
-    root = given.out or Path("runs") / experiment.name
-    groups = reproduce_table(experiment, table, root, preset=preset, seeds=given.seeds, workers=given.workers)
-    page = experiment.page(groups, table.title)
-    index = page.write(root / table.name / "index.html")
-    page.write_figures(root / table.name / "figures")
-    if given.record is not None:
-        _record(given.record, groups, experiment.recorded)
-    print_rows(*experiment.lines(groups), f"{table.title} (preset {preset})")
-    print(f"page: {index}")
-
-
-@dataclass(frozen=True)
-class DemoArguments:
-    seeds: int = 4
-    """Meta-seeds of the synthetic experiment; the alphabets take half as many."""
-    workers: int = 2
-    """Processes of one thread each."""
-    out: Path = Path("runs/demo")
-    """Where the runs and the pages go."""
-
-
-def demo(words: list[str]) -> None:
-    """`warpgrad demo`: the synthetic experiment at the paper's settings, and drawn alphabets; tables and pages."""
-    given: DemoArguments = parse(DemoArguments, words, "warpgrad demo")
-    for table, seeds in (("synthetic", given.seeds), ("omniglot-demo", max(1, given.seeds // 2))):
-        reproduce([table, "--seeds", str(seeds), "--workers", str(given.workers), "--out", str(given.out)])
 
 
 def named_experiment(words: list[str], command: str) -> tuple[Experiment[Any], list[str]]:
@@ -219,7 +141,7 @@ def given_word(words: list[str], flag: str) -> str | None:
     return None
 
 
-def _run_config(directory: Path) -> tuple[Experiment[Any], Any]:
+def run_config(directory: Path) -> tuple[Experiment[Any], Any]:
     """The experiment and the settings of a run directory."""
     kept = read_json(directory / "config.json")
     if not isinstance(kept, dict) or "experiment" not in kept:
@@ -236,35 +158,6 @@ def _run_config(directory: Path) -> tuple[Experiment[Any], Any]:
         )
     frozen = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     return experiment, dataclasses.replace(preset, **frozen)
-
-
-def _groups(paths: tuple[Path, ...]) -> list[Group]:
-    """Runs that differ in nothing but the seed, together."""
-    from warpgrad.report.runs import load_run
-
-    found: dict[str, list[Path]] = {}
-    for path in paths:
-        config = {name: value for name, value in read_json(path / "config.json").items() if name != "seed"}
-        found.setdefault(json.dumps(config, sort_keys=True), []).append(path)
-    groups = []
-    for members in found.values():
-        runs = tuple(load_run(path) for path in members)
-        evaluations = tuple(read_json(path / "evaluation.json") for path in members)
-        groups.append(Group(f"{runs[0].method}, {runs[0].preset}", runs, evaluations))
-    return groups
-
-
-def _record(path: Path, groups: list[Group], recorded: tuple[str, ...]) -> None:
-    rows = []
-    for group in groups:
-        for run, evaluation in zip(group.runs, group.evaluations, strict=True):
-            kept = {name: evaluation[name] for name in recorded}
-            # The learning curve: every validation, and the last meta-step.
-            validated = [line for line in run.metrics[:-1] if any(name.startswith("validation/") for name in line)]
-            curve = [*validated, *run.metrics[-1:]]
-            row = {"label": group.label, "config": run.config, "summary": run.summary, "metrics": curve}
-            rows.append({**row, "evaluation": kept} if kept else row)
-    write_json(path, rows)
 
 
 def _set_threads(threads: int) -> None:

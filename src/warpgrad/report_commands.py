@@ -1,0 +1,121 @@
+"""The commands that compare runs: `report`, `reproduce` and `demo`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from warpgrad.cli import parse
+from warpgrad.commands import print_rows, run_config
+from warpgrad.engine.files import read_json, write_json
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments import Group, find_experiment, find_table
+from warpgrad.experiments.reproduction import reproduce as reproduce_table
+
+
+@dataclass(frozen=True)
+class ReportArguments:
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run directories."""
+    out: Path = Path("report.html")
+    """The page."""
+
+
+def report(words: list[str]) -> None:
+    """`warpgrad report RUN... [--out PAGE]`."""
+    given: ReportArguments = parse(ReportArguments, words, "warpgrad report")
+    if not given.runs:
+        raise WarpgradError("name at least one run directory: warpgrad report RUN...")
+    experiments = {experiment.name: experiment for experiment, _ in map(run_config, given.runs)}
+    if len(experiments) > 1:
+        from warpgrad.report import load_run, run_page
+
+        page = run_page([load_run(path) for path in given.runs])
+    else:
+        (experiment,) = experiments.values()
+        page = experiment.page(_groups(given.runs), f"{experiment.name}: {experiment.summary}")
+    print(page.write(given.out))
+
+
+@dataclass(frozen=True)
+class ReproduceArguments:
+    table: tyro.conf.Positional[str]
+    """The table; `warpgrad list` names them."""
+    preset: str | None = None
+    """Another preset than the table's own."""
+    seeds: int | None = None
+    """The same number of seeds for every row, instead of the table's own."""
+    workers: int = 2
+    """Processes of one thread each."""
+    out: Path | None = None
+    """Where its runs and, in a folder of the table's name, its page go; runs/EXPERIMENT if not given."""
+    record: Path | None = None
+    """Also write configs, seeds, results and commands of all runs into this one file."""
+
+
+def reproduce(words: list[str]) -> None:
+    """`warpgrad reproduce TABLE`: run what is missing, then build the table and its page."""
+    given: ReproduceArguments = parse(ReproduceArguments, words, "warpgrad reproduce")
+    table = find_table(given.table)
+    experiment = find_experiment(table.experiment)
+    preset = given.preset or table.preset
+    if given.seeds is not None and given.seeds < 1:
+        raise WarpgradError(f"seeds={given.seeds}: at least 1 seed must be run.")
+    root = given.out or Path("runs") / experiment.name
+    groups = reproduce_table(experiment, table, root, preset=preset, seeds=given.seeds, workers=given.workers)
+    page = experiment.page(groups, table.title)
+    index = page.write(root / table.name / "index.html")
+    page.write_figures(root / table.name / "figures")
+    if given.record is not None:
+        _record(given.record, groups, experiment.recorded)
+    print_rows(*experiment.lines(groups), f"{table.title} (preset {preset})")
+    print(f"page: {index}")
+
+
+@dataclass(frozen=True)
+class DemoArguments:
+    seeds: int = 4
+    """Meta-seeds of the synthetic experiment; the alphabets take half as many."""
+    workers: int = 2
+    """Processes of one thread each."""
+    out: Path = Path("runs/demo")
+    """Where the runs and the pages go."""
+
+
+def demo(words: list[str]) -> None:
+    """`warpgrad demo`: the synthetic experiment at the paper's settings, and drawn alphabets; tables and pages."""
+    given: DemoArguments = parse(DemoArguments, words, "warpgrad demo")
+    for table, seeds in (("synthetic", given.seeds), ("omniglot-demo", max(1, given.seeds // 2))):
+        reproduce([table, "--seeds", str(seeds), "--workers", str(given.workers), "--out", str(given.out)])
+
+
+def _groups(paths: tuple[Path, ...]) -> list[Group]:
+    """Runs that differ in nothing but the seed, together."""
+    from warpgrad.report.runs import load_run
+
+    found: dict[str, list[Path]] = {}
+    for path in paths:
+        config = {name: value for name, value in read_json(path / "config.json").items() if name != "seed"}
+        found.setdefault(json.dumps(config, sort_keys=True), []).append(path)
+    groups = []
+    for members in found.values():
+        runs = tuple(load_run(path) for path in members)
+        evaluations = tuple(read_json(path / "evaluation.json") for path in members)
+        groups.append(Group(f"{runs[0].method}, {runs[0].preset}", runs, evaluations))
+    return groups
+
+
+def _record(path: Path, groups: list[Group], recorded: tuple[str, ...]) -> None:
+    rows = []
+    for group in groups:
+        for run, evaluation in zip(group.runs, group.evaluations, strict=True):
+            kept = {name: evaluation[name] for name in recorded}
+            # The learning curve: every validation, and the last meta-step.
+            validated = [line for line in run.metrics[:-1] if any(name.startswith("validation/") for name in line)]
+            curve = [*validated, *run.metrics[-1:]]
+            row = {"label": group.label, "config": run.config, "summary": run.summary, "metrics": curve}
+            rows.append({**row, "evaluation": kept} if kept else row)
+    write_json(path, rows)
