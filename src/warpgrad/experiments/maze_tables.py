@@ -32,7 +32,19 @@ GATES = tuple(
     for words, bias in (("gates as printed", None), ("gates open", 1.0))
 )
 
+LEARNING = tuple(
+    Row(f"RNN, {words}", {"method": "rnn", **settings})
+    for words, settings in (
+        ("Adam 0.001, clip 4", {}),
+        ("Adam 0.0003", {"lr": 3e-4}),
+        ("Adam 0.0001", {"lr": 1e-4}),
+        ("clip 0.5", {"clip": 0.5}),
+    )
+)
+"""How the baseline does under other settings than the paper's step size and our clipping."""
+
 TABLES = (
     Table("maze", "Return in the maze", "maze", ROWS, seeds=10),
     Table("maze-gates", "Return in the maze, by how far the gates are open at the start", "maze", GATES, seeds=4),
+    Table("maze-rnn", "Return of the RNN, by step size and clipping", "maze", LEARNING, seeds=1, preset="small"),
 )
