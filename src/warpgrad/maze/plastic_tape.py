@@ -72,16 +72,19 @@ class _Modulation:
         self._weight, self._bias, self._fan_out = (weight.detach() for weight in self.weights)
 
     def forward(self, y: Tensor) -> Tensor:
-        return torch.tanh(torch.addmm(self._bias, y, self._weight.t())) * self._fan_out
+        return self._squashed(y) * self._fan_out
 
     def backward(self, y: Tensor, back: Tensor, sums: Sequence[Tensor]) -> Tensor:
         """ȳ from M̄; adds to the gradients of the weights, `sums`."""
-        squashed = torch.tanh(torch.addmm(self._bias, y, self._weight.t()))
+        squashed = self._squashed(y)
         sums[2].add_((back * squashed).sum(dim=0))
         through = (back @ self._fan_out).unsqueeze(1) * (1 - squashed.square())
         sums[0].addmm_(through.t(), y)
         sums[1].add_(through.sum(dim=0))
         return through * self._weight
+
+    def _squashed(self, y: Tensor) -> Tensor:
+        return torch.tanh(torch.addmm(self._bias, y, self._weight.t()))
 
 
 class SimpleModulation(TraceRule):
