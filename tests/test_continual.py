@@ -63,6 +63,7 @@ def test_the_paper_preset_is_the_paper() -> None:
         "hidden": 200,
         "hidden_layers": 3,
         "warp_hidden": 100,
+        "warp_tanh": "both",
         "weighting": "balanced",
         "objective": "exact",
         "meta_steps": 20_000,
@@ -81,7 +82,7 @@ def test_the_paper_preset_is_the_paper() -> None:
     changed = {
         field.name for field in dataclasses.fields(small) if getattr(small, field.name) != getattr(config, field.name)
     }
-    length = {"meta_steps", "meta_lr", "meta_schedule", "validate_every"}
+    length = {"meta_steps", "meta_schedule", "validate_every"}
     assert changed == {"preset", *length}, "small keeps the protocol and the networks"
 
 
@@ -94,7 +95,7 @@ def test_the_network_of_the_paper() -> None:
     warps = [child for child in method.learner.module if isinstance(child, Residual)]  # type: ignore[union-attr]
     for warp in warps:
         inside = [child for child in warp.modules() if isinstance(child, nn.Linear | nn.Tanh)]
-        assert [type(child) for child in inside] == [nn.Linear, nn.Tanh, nn.Linear]
+        assert [type(child) for child in inside] == [nn.Linear, nn.Tanh, nn.Linear, nn.Tanh]
         assert [child.out_features for child in inside if isinstance(child, nn.Linear)] == [100, 200]
         assert all(is_warp(child) for child in inside if isinstance(child, nn.Linear))
         x = torch.randn(2, 200)
@@ -110,6 +111,12 @@ def test_the_text_read_as_four_hidden_layers() -> None:
     linears = [child for child in module if isinstance(child, nn.Linear)]  # type: ignore[union-attr]
     assert [one.out_features for one in linears] == [200, 200, 200, 200, 1]
     assert sum(isinstance(child, Residual) for child in module) == 4  # type: ignore[union-attr]
+
+
+def test_the_text_read_as_one_tanh_in_a_warp() -> None:
+    module = build(EXPERIMENT.config("paper", warp_tanh="hidden")).learner.module
+    assert sum(isinstance(child, nn.Tanh) for child in module.modules()) == 3
+    assert sum(isinstance(child, nn.Tanh) for child in build(EXPERIMENT.config("paper")).learner.module.modules()) == 6
 
 
 def test_one_meta_step_at_the_papers_size() -> None:

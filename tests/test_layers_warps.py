@@ -64,6 +64,9 @@ def test_the_warp_of_appendix_j():
     x = draw(5, 6)
     expected = x + warp.branch.linear(torch.tanh(warp.branch.linear1(x)))
     torch.testing.assert_close(warp(x), expected, rtol=0, atol=0)
+    bounded = feed_forward_warp(6, hidden=3, residual=True, branch_activation=nn.Tanh)
+    bounded.load_state_dict(warp.state_dict())
+    torch.testing.assert_close(bounded(x), x + torch.tanh(expected - x))
     model = nn.Sequential(nn.Linear(6, 6), warp)
     assert set(wg.Learner(model).theta0) == {"0.weight", "0.bias"}
 

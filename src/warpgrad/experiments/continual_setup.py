@@ -56,6 +56,8 @@ class ContinualConfig(Config):
     """Hidden layers; with 3 there are 4 linear layers. The text can also mean 4."""
     warp_hidden: int = 100
     """Hidden units of each warp-layer."""
+    warp_tanh: Literal["both", "hidden"] = "both"
+    """Which of a warp's two layers a tanh follows. The text can mean either; with `hidden` another order is not kept."""
     weighting: Literal["balanced", "printed", "mean"] = "balanced"
     """How the meta-loss weighs earlier sub-tasks; warp-current ignores them."""
     objective: Literal["exact", "approximate"] = "exact"
@@ -137,7 +139,12 @@ def network(config: ContinualConfig) -> nn.Module:
         layers[f"linear{place}"] = linear
         layers[f"relu{place}"] = nn.ReLU()
         if config.method in WARPED:
-            layers[f"warp{place}"] = feed_forward_warp(config.hidden, hidden=config.warp_hidden, residual=True)
+            layers[f"warp{place}"] = feed_forward_warp(
+                config.hidden,
+                hidden=config.warp_hidden,
+                residual=True,
+                branch_activation=nn.Tanh if config.warp_tanh == "both" else None,
+            )
     layers["head"] = head
     return nn.Sequential(layers)
 

@@ -77,10 +77,14 @@ def feed_forward_warp(
     residual: bool = False,
     activation: MakeModule | None = None,
     hidden_activation: MakeModule | None = nn.Tanh,
+    branch_activation: MakeModule | None = None,
 ) -> nn.Module:
-    """One linear layer, or two around `hidden` units, marked as warp. Options as in `convolutional_warp`.
+    """One linear layer, or two around `hidden` units, marked as warp. Options as in `convolutional_warp`, and:
 
-    The warp of App. J is `feed_forward_warp(200, hidden=100, residual=True)`.
+    Args:
+        branch_activation: A non-linearity in front of ⊕. With `nn.Tanh` a residual warp moves no unit by more than 1.
+
+    The warp of App. J is `feed_forward_warp(200, hidden=100, residual=True, branch_activation=nn.Tanh)`.
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     if hidden is not None:
@@ -88,6 +92,8 @@ def feed_forward_warp(
         if hidden_activation is not None:
             layers["activation1"] = hidden_activation()
     layers["linear"] = Warp(nn.Linear(width if hidden is None else hidden, width))
+    if branch_activation is not None:
+        layers["branch_activation"] = branch_activation()
     return _finished(layers, residual, activation)
 
 
