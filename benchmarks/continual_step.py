@@ -1,6 +1,6 @@
 """One meta-step of the continual experiment at the paper's size: stacked points against a plain loop.
 
-    python benchmarks/continual_step.py [--repetitions 5] [--tasks 5]
+    python benchmarks/continual_step.py [--repetitions 5] [--tasks 5] [--out results/continual-step.json]
 
 5 tasks × 100 steps, exact objective. Ways to the same gradient:
 
@@ -18,16 +18,21 @@ repetitions, of processor time. Fails where the numbers differ by more than 1e-5
 from __future__ import annotations
 
 import argparse
+import shlex
 import statistics
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from warpgrad.algorithms import Algorithm, Offline, Online
+from warpgrad.engine.files import write_json
 from warpgrad.experiments.continual import Continual
 from warpgrad.experiments.continual_families import SineMixtures
 from warpgrad.experiments.continual_setup import build, family
+from warpgrad.experiments.runner import commit, hardware, versions
 from warpgrad.method import Group
 from warpgrad.tasks import Task
 from warpgrad.tensors import Tensors
@@ -42,6 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="One meta-step of the continual experiment: stacked against a loop.")
     parser.add_argument("--repetitions", type=int, default=5, help="How often each way is timed.")
     parser.add_argument("--tasks", type=int, default=5, help="Tasks per meta-step; the paper has 5.")
+    parser.add_argument("--out", type=Path, help="A record, as JSON.")
     given = parser.parse_args()
     torch.set_num_threads(1)
     config = Continual().config("paper", tasks=given.tasks)
@@ -76,10 +82,31 @@ def main() -> None:
     errors = {name: _error(gradient, found["loop"]) for name, gradient in found.items()}
     print(f"{given.tasks} tasks × {steps} steps, exact, 1 thread, {given.repetitions} repetitions")
     print(f"{'way':<22}{'seconds':>9}{'ratio':>8}{'difference':>12}")
-    ratios = {}
+    ratios: dict[str, float] = {}
+    spread: dict[str, list[float]] = {}
     for name, own in seconds.items():
-        ratios[name] = statistics.median(loop / one for loop, one in zip(seconds["loop"], own, strict=True))
+        within = [loop / one for loop, one in zip(seconds["loop"], own, strict=True)]
+        ratios[name], spread[name] = statistics.median(within), [min(within), max(within)]
         print(f"{name:<22}{statistics.median(own):>9.3f}{ratios[name]:>7.2f}×{errors[name]:>12.1e}")
+    if given.out is not None:
+        write_json(
+            given.out,
+            {
+                "ways": {
+                    name: {
+                        "seconds": statistics.median(own),
+                        "ratio": ratios[name],
+                        "smallest and largest ratio": spread[name],
+                        "difference": errors[name],
+                    }
+                    for name, own in seconds.items()
+                },
+                "command": shlex.join(["python", "benchmarks/continual_step.py", *sys.argv[1:]]),
+                "versions": versions(),
+                "hardware": hardware(),
+                "commit": commit(),
+            },
+        )
     if max(errors.values()) > TOLERANCE:
         raise SystemExit(f"numbers differ by {max(errors.values()):.1e}, more than {TOLERANCE:g}")
     if max(ratios.values()) < TARGET:

@@ -18,19 +18,8 @@ import warpgrad as wg
 from warpgrad import recording
 from warpgrad.bench.flops import Flops
 from warpgrad.errors import WarpgradError
-from warpgrad.estimate import (
-    FEWEST,
-    MOST,
-    Estimate,
-    _repeats,
-    buffers_watched,
-    duration,
-    estimate,
-    estimate_lines,
-    fields_of,
-    line,
-    size,
-)
+from warpgrad.estimate import Estimate, duration, estimate, estimate_lines, line, size
+from warpgrad.estimate_samples import FEWEST, MOST, buffers_watched, fields_of, repeats
 from warpgrad.experiments import EXPERIMENTS
 from warpgrad.experiments.base import Config, Execution, Experiment
 from warpgrad.experiments.runner import kept, without_meta_training
@@ -120,8 +109,8 @@ def test_totals_are_meta_steps_times_their_time_and_validations():
 
 
 def test_short_meta_steps_are_timed_more_often_than_dear_ones():
-    assert [_repeats(60.0, seconds) for seconds in (0.01, 1.0, 4.0, 100.0)] == [MOST, 20, 5, FEWEST]
-    assert _repeats(0.0, 0.01) == FEWEST
+    assert [repeats(60.0, seconds) for seconds in (0.01, 1.0, 4.0, 100.0)] == [MOST, 20, 5, FEWEST]
+    assert repeats(0.0, 0.01) == FEWEST
 
 
 def test_the_first_meta_step_is_paid_once_and_not_taken_for_the_others(tmp_path):

@@ -9,88 +9,26 @@ What bites: times are those of the machine as busy as it is now, and early stopp
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
-import statistics
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from warpgrad.bench.flops import Flops
-from warpgrad.bench.memory import peak_bytes
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import C, Config, Execution, Experiment
+from warpgrad.estimate_samples import (
+    FEWEST,
+    Fields,
+    Sample,
+    fields_of,
+    flops_at,
+    repeats,
+    sample_at,
+    validated_in_sample,
+)
+from warpgrad.experiments.base import C, Experiment
 from warpgrad.recording import recorded_at_once
-from warpgrad.replay import ReplayBuffer
 
-FEWEST, MOST = 3, 30
-"""Meta-steps of a sample."""
 GROWTH = 0.05
 """Memory that grows by less than this between the two values of K is taken not to grow with K."""
-
-
-@dataclass(frozen=True)
-class Fields:
-    """The settings of an experiment that its cost is a line in."""
-
-    steps: str | None = None
-    """K, or what K is a multiple of."""
-    tasks: str | None = None
-    """Tasks per meta-step."""
-    validations: str | None = None
-    """What the time of a validation is proportional to."""
-
-
-FIELDS: Mapping[str, Fields] = MappingProxyType(
-    {
-        "synthetic": Fields("steps", "starts"),
-        "omniglot": Fields("steps", "meta_batch"),
-        "continual": Fields("steps_per_subtask", "tasks"),
-        "maze": Fields(),
-        "few-shot": Fields("steps", "meta_batch", "validation_episodes"),
-        "multi-shot": Fields("steps", "meta_batch", "validation_tasks"),
-    }
-)
-USUAL = Fields("steps", "meta_batch")
-
-
-def fields_of(experiment: Experiment[Any], config: Config) -> Fields:
-    """The fields that matter; an experiment that is not named above is taken to call them by the usual names."""
-    fields = FIELDS.get(experiment.name, USUAL)
-    if config.method == "maml" and hasattr(config, "maml_steps"):
-        fields = dataclasses.replace(fields, steps="maml_steps")
-    for name in filter(None, dataclasses.astuple(fields)):
-        if not hasattr(config, name):
-            raise WarpgradError(f"{experiment.name} cannot be estimated: it has no setting '{name}'.")
-    return fields
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A few meta-steps at some K."""
-
-    steps: int
-    seconds: float
-    """Of one meta-step."""
-    start: float
-    """Seconds more that the first meta-step took: kernels are loaded, and steps of stacked tasks recorded."""
-    validation: float
-    """Seconds of one validation; 0 where there is none."""
-    entries: int
-    entry_bytes: int
-    memory_budget: int
-    peak: int
-
-    @property
-    def buffer(self) -> int:
-        """Bytes of the replay buffer that lie in memory."""
-        size = self.entries * self.entry_bytes
-        return size if size <= self.memory_budget else 0
 
 
 @dataclass(frozen=True)
@@ -144,21 +82,29 @@ def estimate(experiment: Experiment[C], config: C, *, budget: float = 60.0) -> E
     steps = getattr(config, fields.steps) if fields.steps else 1
     tasks = getattr(config, fields.tasks) if fields.tasks else 1
     few = min(tasks, 2)
-    counted = [_flops(experiment, config, fields, k, few) for k in range(1, min(steps, 2) + 1)]
-    first = _sample(experiment, config, fields, 1, few, FEWEST)
+    counted = [flops_at(experiment, config, fields, k, few) for k in range(1, min(steps, 2) + 1)]
+    first = sample_at(experiment, config, fields, 1, few, FEWEST)
     if first is None:
         raise WarpgradError(f"{experiment.name} with method {config.method} meta-trains nothing: no time is spent.")
     # A stack of tasks costs less than its tasks one by one: all of them are taken where two short samples can be paid.
     dear = first.seconds / few
     taken = tasks if dear * tasks * 3 * 2 <= budget / 2 else few
     most = min(steps, max(2, int(budget / (6 * dear * taken))))
+    short = max(1, most // 3)
     with recorded_at_once():
-        samples = [
-            _sample(experiment, config, fields, k, taken, _repeats(budget, dear * taken * k))
-            for k in sorted({max(1, most // 3), most})
-        ]
+        samples = [sample_at(experiment, config, fields, short, taken, repeats(budget, dear * taken * short))]
+        # Recorded steps can be far cheaper than the first ones: the budget then pays for a sample nearer to the run.
+        step = samples[0].seconds / short if samples[0] is not None else dear * taken
+        long = min(steps, max(most, int(budget / (6 * step))))
+        if long > short:
+            samples.append(sample_at(experiment, config, fields, long, taken, repeats(budget, step * long)))
     found = [sample for sample in samples if sample is not None]
     return _extrapolated(config, fields, steps, tasks, taken / tasks, found, _flops_at(counted, steps) * tasks / few)
+
+
+def _flops_at(counted: list[float], steps: int) -> float:
+    """Counts are exact, so a line through two of them is."""
+    return counted[0] + (counted[-1] - counted[0]) * (steps - 1)
 
 
 def estimate_lines(
@@ -181,7 +127,7 @@ def _extrapolated(
     per_step = at("seconds") / share
     every = getattr(config, "validate_every", 0)
     validations = config.meta_steps // every if every else 0
-    longer = getattr(config, fields.validations) / _validated(config, fields) if fields.validations else 1.0
+    longer = getattr(config, fields.validations) / validated_in_sample(config, fields) if fields.validations else 1.0
     entries = round(at("entries") / share)
     total = entries * last.entry_bytes
     on_disk = total > last.memory_budget > 0
@@ -214,89 +160,6 @@ def line(xs: list[int], ys: list[float] | list[int], x: float) -> float:
         return float(ys[-1])
     start = ys[0] - slope * xs[0]
     return ys[-1] * x / xs[-1] if start < 0 else start + slope * x
-
-
-def _repeats(budget: float, seconds: float) -> int:
-    """Meta-steps of a sample, where one takes about so long: few where they are dear, many where they are short."""
-    return max(FEWEST, min(MOST, int(budget / (3 * seconds))))
-
-
-def _sample(
-    experiment: Experiment[C], config: C, fields: Fields, steps: int, tasks: int, meta_steps: int
-) -> Sample | None:
-    """The first meta-step warms up, the last has a validation after it; those between are timed."""
-    changed = _changed(config, fields, steps, tasks, meta_steps, validated=True)
-    with _scratch() as directory, buffers_watched() as buffers:
-        experiment.train(changed, Execution(directory, progress=False))
-        records = [json.loads(each) for each in (directory / "metrics.jsonl").read_text().splitlines()]
-    if not records:
-        return None
-    first, *timed, last = (record["seconds"] for record in records)
-    typical = statistics.fmean(timed)
-    # What a validation adds is a difference of two measurements, and cannot be less than nothing.
-    added = max(last - typical, 0.0) if hasattr(config, "validate_every") else 0.0
-    buffer = buffers[-1] if buffers else (0, 0, 0)
-    return Sample(steps, typical, max(first - typical, 0.0), added, *buffer, peak_bytes())
-
-
-def _flops(experiment: Experiment[C], config: C, fields: Fields, steps: int, tasks: int) -> float:
-    """FLOPs of the second meta-step: the first one also tries whether tasks can be stacked."""
-    counts = []
-    for meta_steps in (1, 2):
-        changed = _changed(config, fields, steps, tasks, meta_steps, validated=False)
-        with _scratch() as directory, Flops() as counter:
-            experiment.train(changed, Execution(directory, progress=False))
-        counts.append(counter.total)
-    return float(counts[1] - counts[0])
-
-
-def _flops_at(counted: list[float], steps: int) -> float:
-    """Counts are exact, so a line through two of them is."""
-    return counted[0] + (counted[-1] - counted[0]) * (steps - 1)
-
-
-def _changed(config: C, fields: Fields, steps: int, tasks: int, meta_steps: int, *, validated: bool) -> C:
-    """The settings of a sample; `validated` ends it with a validation, otherwise there is none."""
-    changes: dict[str, Any] = {"meta_steps": meta_steps}
-    if fields.steps:
-        changes[fields.steps] = steps
-    if fields.tasks:
-        changes[fields.tasks] = tasks
-    if hasattr(config, "validate_every"):
-        changes["validate_every"] = meta_steps if validated else meta_steps + 1
-    if fields.validations:
-        changes[fields.validations] = _validated(config, fields)
-    return dataclasses.replace(config, **changes)
-
-
-def _validated(config: Config, fields: Fields) -> int:
-    """How many of what a validation's time is proportional to are validated in a sample."""
-    assert fields.validations is not None
-    return min(int(getattr(config, fields.validations)), 5)
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="warpgrad-estimate-") as path:
-        yield Path(path) / "run"
-
-
-@contextmanager
-def buffers_watched() -> Iterator[list[tuple[int, int, int]]]:
-    """(entries, bytes per entry, memory budget) of every replay buffer that is closed inside the block."""
-    seen: list[tuple[int, int, int]] = []
-    close = ReplayBuffer.close
-
-    def closing(self: ReplayBuffer) -> None:
-        if len(self):
-            seen.append((len(self), self.entry_bytes, self.budget.memory))
-        close(self)
-
-    ReplayBuffer.close = closing  # type: ignore[method-assign]
-    try:
-        yield seen
-    finally:
-        ReplayBuffer.close = close  # type: ignore[method-assign]
 
 
 def duration(seconds: float) -> str:

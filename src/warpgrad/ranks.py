@@ -1,7 +1,7 @@
 """Ranks: the processes that share a meta-step.
 
 Algorithms ask two things of them: which part of some work is mine, and what do our sums add up to. How the answers
-travel is the engine's business (`engine/distributed.py`). This class is one process by itself: all work is its own,
+travel is the engine's business (`engine/torch_ranks.py`). This class is one process by itself: all work is its own,
 and every sum is already complete.
 """
 

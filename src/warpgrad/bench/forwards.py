@@ -43,7 +43,7 @@ def feed_forward(theta: Named, phi: Named, batch: tuple[Tensor, Tensor], statist
         if phi:
             first, last = f"warp{place}.branch.linear1", f"warp{place}.branch.linear"
             hidden = torch.tanh(F.linear(x, phi[f"{first}.weight"], phi[f"{first}.bias"]))
-            x = x + F.linear(hidden, phi[f"{last}.weight"], phi[f"{last}.bias"])
+            x = x + torch.tanh(F.linear(hidden, phi[f"{last}.weight"], phi[f"{last}.bias"]))
     return F.mse_loss(F.linear(x, theta["head.weight"], theta["head.bias"]), targets)
 
 

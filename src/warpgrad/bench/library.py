@@ -54,7 +54,7 @@ class Piece:
 
 def along(work: Workload, objective: Objective | None) -> Piece:
     """K steps on every task, with g_φ at each where there is an objective."""
-    method = Method(work.make(), SGD(work.rate), objective)
+    method = Method(work.learner(twice=isinstance(objective, Exact)), SGD(work.rate), objective)
     return Piece(work, method, Online(steps=work.steps, tasks=len(work.tasks), reduction="sum"))
 
 
@@ -67,7 +67,9 @@ def whole(work: Workload, objective: Objective | None = None) -> Piece:
         "stream": (InPlace(), MultiTask(), Continual(tasks=len(work.tasks), batches=1)),
     }
     own, initialiser, algorithm = parts[work.meta_step]
-    return Piece(work, Method(work.make(), SGD(work.rate), objective or own, initialiser), algorithm)
+    judge = objective or own
+    learner = work.learner(twice=isinstance(judge, Exact))
+    return Piece(work, Method(learner, SGD(work.rate), judge, initialiser), algorithm)
 
 
 def bare_meta_step(bare: Bare, weights: Weights) -> None:

@@ -51,6 +51,12 @@ class Workload:
     channels_last: bool = False
     stacked: bool = False
     """Whether the library stacks its tasks, and so records its steps after a while."""
+    make_once: Callable[[], Learner] | None = None
+    """The same learner with a backward pass of its own, where the library has one; it is differentiated but once."""
+
+    def learner(self, *, twice: bool) -> Learner:
+        """A new learner, for gradients of gradients or not."""
+        return self.make() if twice or self.make_once is None else self.make_once()
 
     @property
     def points(self) -> int:
@@ -143,18 +149,20 @@ def rnn(quick: bool = False) -> Workload:
     episodes, length = (3, 5) if quick else (30, 200)
     maze, objective = Maze(length=length), ActorCritic()
 
-    def make() -> Learner:
+    def make(taped: bool) -> Learner:
         with _seeded():
-            return build_learner("warp-rnn", maze, AgentOptions(), "cpu")
+            return build_learner("warp-rnn", maze, AgentOptions(taped=taped), "cpu")
 
-    module = make().module
+    plain = partial(make, False)
+    module = plain().module
 
     def loss(theta: Named, phi: Named, batch: Tensor, statistics: Named) -> Tensor:
         del statistics
         return objective.loss(functional_call(module, {**theta, **phi}, (batch,), tie_weights=False))
 
     words = f"Warp-RNN of 100 units, {episodes} episodes of {length} steps"
-    return Workload("rnn", words, make, [EpisodeTask(0, episodes, objective)], 1, 0.001, loss, "stream")
+    tasks = [EpisodeTask(0, episodes, objective)]
+    return Workload("rnn", words, plain, tasks, 1, 0.001, loss, "stream", make_once=partial(make, True))
 
 
 WORKLOADS: Mapping[str, Callable[[bool], Workload]] = {"conv": conv, "mlp": mlp, "rnn": rnn, "surfaces": surfaces}

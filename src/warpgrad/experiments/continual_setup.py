@@ -57,7 +57,7 @@ class ContinualConfig(Config):
     warp_hidden: int = 100
     """Hidden units of each warp-layer."""
     warp_tanh: Literal["both", "hidden"] = "both"
-    """Which of a warp's two layers a tanh follows. The text can mean either; with `hidden` another order is not kept."""
+    """Which of a warp's two layers a tanh follows; the text can mean either. `both` bounds what a warp adds by 1."""
     weighting: Literal["balanced", "printed", "mean"] = "balanced"
     """How the meta-loss weighs earlier sub-tasks; warp-current ignores them."""
     objective: Literal["exact", "approximate"] = "exact"
