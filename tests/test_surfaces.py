@@ -12,8 +12,10 @@ from warpgrad.engine.run_directory import newest_checkpoint
 from warpgrad.engine.state import load_learner
 from warpgrad.experiments.base import Execution
 from warpgrad.experiments.minima import minima, reached
-from warpgrad.experiments.synthetic import Synthetic, SyntheticConfig, Test, build, descend
+from warpgrad.experiments.synthetic import Synthetic
+from warpgrad.experiments.synthetic_evaluation import Test, descend
 from warpgrad.experiments.synthetic_results import NAMES
+from warpgrad.experiments.synthetic_setup import SyntheticConfig, build
 from warpgrad.tasks.surfaces import Position, ResidualOmega, SurfaceFamily, draw_coefficients, surface
 
 

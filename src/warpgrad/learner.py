@@ -27,18 +27,11 @@ from warpgrad.normalisation import (
     reset_statistics,
     without_statistics,
 )
-from warpgrad.partition import Selector, matches, partition, unmark
+from warpgrad.partition import Selector, partition, unmark
 from warpgrad.second_order import SecondOrderKernels
+from warpgrad.starts import Start, owners_of, start_policies
 from warpgrad.swapping import Swapper
 from warpgrad.tensors import Tensors, detached, laid_channels_last, select
-
-Start = Literal["learned", "fixed", "zero", "fresh"]
-"""Where a task parameter begins on every task.
-
-`learned`: at its part of θ0, which the initialiser meta-learns. `fixed`: at the module's value, which
-nothing ever changes. `zero`: at 0. `fresh`: redrawn for every task by its module's `reset_parameters()`.
-Only learned parameters count in distances between θ's and receive meta-gradients.
-"""
 
 
 class Learner:
@@ -87,9 +80,9 @@ class Learner:
         self.theta0: Tensors = select(parameters, self.partition.task)
         self.phi: Tensors = select(parameters, self.partition.warp)
         self.constants: Tensors = select(parameters, self.partition.constant)
-        self.starts = _start_policies(self.partition.task, start or {})
+        self.starts = start_policies(self.partition.task, start or {})
         self.learned = tuple(name for name, policy in self.starts.items() if policy == "learned")
-        self._fresh = _owners(module, [name for name, policy in self.starts.items() if policy == "fresh"])
+        self._fresh = owners_of(module, [name for name, policy in self.starts.items() if policy == "fresh"])
         self._modes = Modes(module, batch_norm)
         self._swapper = Swapper(self.module)
         self._twice: Literal["phi", "theta"] | None = None
@@ -243,50 +236,3 @@ class Forward:
             output = learner.module(*args, **kwargs)
         self.buffers = {name: tensors[name].detach() for name in buffers}
         return output
-
-
-def _start_policies(names: tuple[str, ...], start: Mapping[str, Start]) -> dict[str, Start]:
-    policies: dict[str, Start] = dict.fromkeys(names, "learned")
-    for pattern, policy in start.items():
-        if policy not in ("learned", "fixed", "zero", "fresh"):
-            raise WarpgradError(
-                f"start policy {policy!r} of '{pattern}' is unknown; choose learned, fixed, zero or fresh."
-            )
-        found = [name for name in names if matches(name, [pattern])]
-        if not found:
-            raise WarpgradError(f"start pattern '{pattern}' matches no task parameter of the model.")
-        policies.update(dict.fromkeys(found, policy))
-    return policies
-
-
-class _Fresh:
-    """Redraws some parameters of a module, on a copy of it."""
-
-    def __init__(self, owner: Any) -> None:
-        self.owner = owner
-        self.names: list[str] = []
-        self._copy: Any = None
-
-    def drawn(self) -> Tensors:
-        """New values, from torch's global generator as it is."""
-        own = getattr(self.owner, self.names[0])
-        kept = None if self._copy is None else getattr(self._copy, self.names[0])
-        if kept is None or (kept.device, kept.dtype) != (own.device, own.dtype):  # first, or the module has moved
-            self._copy = copy.deepcopy(self.owner)
-        self._copy.reset_parameters()
-        return {name: getattr(self._copy, name).detach().clone() for name in self.names}
-
-
-def _owners(module: nn.Module, names: list[str]) -> dict[str, _Fresh]:
-    """The modules that redraw the fresh parameters, by path."""
-    owners: dict[str, _Fresh] = {}
-    for name in names:
-        path, _, local = name.rpartition(".")
-        owner = module.get_submodule(path)
-        if not callable(getattr(owner, "reset_parameters", None)):
-            raise WarpgradError(
-                f"parameter '{name}' starts fresh on every task, but its module {type(owner).__name__} "
-                "has no reset_parameters() to draw it; add one or choose another start policy."
-            )
-        owners.setdefault(path, _Fresh(owner)).names.append(local)
-    return owners

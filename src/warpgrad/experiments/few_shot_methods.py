@@ -19,7 +19,7 @@ from warpgrad.layers import FEW_SHOT_ORDER, warp_convnet
 from warpgrad.layers.cavia import CONTEXT, cavia_net
 from warpgrad.layers.tnets import MASK, t_net
 from warpgrad.layers.warps import convolutional_warp
-from warpgrad.learner import Learner, Start
+from warpgrad.learner import Learner
 from warpgrad.meta_optimiser import OptimiserFactory
 from warpgrad.method import Group, Method
 from warpgrad.objectives import Exact
@@ -29,6 +29,7 @@ from warpgrad.rules.base import Rule
 from warpgrad.rules.meta_curvature import MetaCurvature
 from warpgrad.rules.meta_sgd import MetaSGD
 from warpgrad.rules.mt_nets import MaskedSGD
+from warpgrad.starts import Start
 
 
 @dataclass(frozen=True)

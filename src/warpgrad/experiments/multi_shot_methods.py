@@ -15,11 +15,12 @@ from warpgrad.experiments.networks import Shape, begun_as, keyed, side_of
 from warpgrad.initialisers import Initialiser, Leap, Reptile
 from warpgrad.layers import FEW_SHOT_ORDER, warp_convnet
 from warpgrad.layers.warps import convolutional_warp
-from warpgrad.learner import Learner, Start
+from warpgrad.learner import Learner
 from warpgrad.meta_optimiser import OptimiserFactory
 from warpgrad.method import Group, Method
 from warpgrad.objectives import Approximate, Exact
 from warpgrad.rules import SGD
+from warpgrad.starts import Start
 
 
 def method_of(config: MultiShotConfig, shape: Shape, *, fresh_head: bool = False) -> Method:

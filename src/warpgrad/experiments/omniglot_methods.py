@@ -17,12 +17,13 @@ from warpgrad.experiments.networks import begun_as, keyed
 from warpgrad.experiments.omniglot_config import OmniglotConfig
 from warpgrad.initialisers import FOMAML, Fixed, Initialiser, Leap, Reptile
 from warpgrad.layers import OMNIGLOT_WARPS, warp_convnet
-from warpgrad.learner import Learner, Start
+from warpgrad.learner import Learner
 from warpgrad.meta_optimiser import OptimiserFactory
 from warpgrad.method import Group, Method
 from warpgrad.objectives import Approximate, Exact
 from warpgrad.rules import SGD
 from warpgrad.rules.base import Learned, Rule
+from warpgrad.starts import Start
 from warpgrad.tasks.supervised import TaskList
 
 

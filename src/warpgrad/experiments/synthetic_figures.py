@@ -10,7 +10,7 @@ from matplotlib.figure import Figure as Canvas
 from numpy.typing import NDArray
 from torch import Tensor
 
-from warpgrad.experiments.synthetic import Descent, Test
+from warpgrad.experiments.synthetic_evaluation import Descent, Test
 from warpgrad.report.figures import canvas, house_style, save
 from warpgrad.tasks.surfaces import EDGE, surface
 

@@ -11,7 +11,7 @@ from warpgrad.engine.state import load_learner
 from warpgrad.experiments.base import Group
 from warpgrad.experiments.comparison_page import config_of, experiment_page
 from warpgrad.experiments.minima import CURVATURE, RADIUS
-from warpgrad.experiments.synthetic import SyntheticConfig, Test, build
+from warpgrad.experiments.synthetic_evaluation import Test
 from warpgrad.experiments.synthetic_figures import clearest, examples, surfaces_3d, task_grid, warp_grid
 from warpgrad.experiments.synthetic_results import (
     COMPARISONS,
@@ -20,6 +20,7 @@ from warpgrad.experiments.synthetic_results import (
     final_loss,
     fraction_reached,
 )
+from warpgrad.experiments.synthetic_setup import SyntheticConfig, build
 from warpgrad.report import (
     Block,
     Column,
