@@ -30,6 +30,8 @@ INITIALISERS = {
     "multi-task": wg.MultiTask,
 }
 
+ENDS = {"include_last": True, "judge_start": 0.5}
+
 # name -> (model, algorithm, objective, initialiser)
 CASES = {
     f"{name}, {tasks} tasks": (make, partial(algorithm, tasks=tasks), objective, initialiser)
@@ -37,7 +39,7 @@ CASES = {
     for name, make, algorithm, objective, initialiser in [
         ("online", mlp, partial(wg.Online, steps=3), wg.Exact, "leap"),
         ("loop, sum", mlp, partial(wg.Online, steps=3, engine="loop", reduction="sum"), wg.Approximate, "prior"),
-        ("online, statistics, last", conv_batch_norm, partial(wg.Online, steps=2, include_last=True), wg.Exact, "leap"),
+        ("online, statistics, last", conv_batch_norm, partial(wg.Online, steps=2, **ENDS), wg.Exact, "leap"),
         ("reptile", mlp, partial(wg.Online, steps=3), None, "reptile"),
         ("offline, η = 1", mlp, partial(wg.Offline, steps=3, samples=1), wg.Exact, "leap"),
         ("offline, η = 2", mlp, partial(wg.Offline, steps=3, samples=2), wg.Exact, "leap"),

@@ -80,6 +80,40 @@ def test_online_is_the_mean_over_tasks_and_steps():
     assert relative_error(other, mean) > 1e-3
 
 
+@pytest.mark.parametrize("engine", ["loop", "auto"])
+def test_online_judges_theta0_itself_where_it_is_told_to(engine):
+    """g_φ + w Σ ∇_φ L_meta(θ_0; φ) on the meta-batch of the last step, against finite differences of that loss."""
+    learner, weight, steps, h = wg.Learner(mlp()), 2.5, 4, 1e-5
+    method, tasks = wg.Method(learner, wg.SGD(0.1), wg.Exact()), tasks_for(mlp)
+    options = {"steps": steps, "tasks": 3, "reduction": "sum", "engine": engine}
+    (plain,) = run(wg.Online(**options), method, tasks).of("phi")
+    recorder = Recorder()
+    record = wg.Online(**options, judge_start=weight).meta_step(method, tasks, KEYS, recorder)
+    (judged,) = recorder.of("phi")
+
+    def at_start():
+        points = [wg.Adaptation(learner, method.rule, task, key) for task, key in zip(tasks, KEYS, strict=True)]
+        return sum(one.meta_loss(one.start().theta, one.start().buffers, steps - 1).item() for one in points)
+
+    for name, value in learner.phi.items():
+        flat = value.detach().view(-1)
+        for place in (0, flat.numel() - 1):
+            begin = flat[place].item()
+            flat[place] = begin + h
+            above = at_start()
+            flat[place] = begin - h
+            slope = (above - at_start()) / (2 * h)
+            flat[place] = begin
+            found = (judged[name] - plain[name]).view(-1)[place].item()
+            assert found == pytest.approx(weight * slope, rel=1e-6, abs=1e-9)
+    assert record["meta_loss_start"] == pytest.approx(at_start() / 3, rel=1e-12)
+
+
+def test_a_weight_of_theta0_below_zero_is_refused():
+    with pytest.raises(wg.WarpgradError, match="judge_start=-1"):
+        wg.Online(steps=1, tasks=1, judge_start=-1)
+
+
 def test_offline_visits_every_point_once_and_flushes_the_remainder():
     """12 points in updates of 5: 5 + 5 + 2, each scaled by its own count; together they are all of them."""
     method = wg.Method(wg.Learner(mlp()), wg.SGD(0.1), wg.Exact(), wg.Leap())

@@ -71,6 +71,7 @@ def test_the_paper_preset_is_the_paper() -> None:
         "meta_lr": 0.001,
         "meta_schedule": "constant",
         "meta_clip": 0.0,
+        "judge_start": 0.0,
         "order": (1, 3, 4, 2, 0),
         "test_tasks": 100,
         "family": "sine",

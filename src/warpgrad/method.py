@@ -11,6 +11,7 @@ from warpgrad.initialisers.base import Initialiser, ThetaGradient
 from warpgrad.initialisers.fixed import Fixed
 from warpgrad.learner import Learner
 from warpgrad.objectives.base import Objective, ObjectiveStep
+from warpgrad.objectives.start import JudgedStart
 from warpgrad.objectives.unrolled import UnrolledStep
 from warpgrad.ranks import Ranks, add_up
 from warpgrad.rules.base import Rule
@@ -78,7 +79,7 @@ class MetaGradient:
         """How many (task, step) samples are in g_φ."""
         return self._sums["phi"].count
 
-    def add_sample(self, sample: ObjectiveStep | UnrolledStep | None, count: int) -> None:
+    def add_sample(self, sample: ObjectiveStep | UnrolledStep | JudgedStart | None, count: int) -> None:
         """g_φ ← g_φ + ∇L(φ; θ_k), for `count` stacked tasks."""
         if sample is not None:
             self._sums["phi"].add(sample.phi, count)

@@ -16,7 +16,7 @@ from warpgrad.ranks import ALONE, Ranks
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 
-LOSSES = ("meta_loss", "task_loss", "task_loss_first", "task_loss_last")
+LOSSES = ("meta_loss", "meta_loss_start", "task_loss", "task_loss_first", "task_loss_last")
 """What a trace can hold. A rank without a task must know it too."""
 
 

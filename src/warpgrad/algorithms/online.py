@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.engines import Engine
+from warpgrad.errors import WarpgradError
 from warpgrad.initialisers.base import Tracker
 from warpgrad.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
+from warpgrad.objectives.start import judged_start
 from warpgrad.tasks.base import Task
 
 
@@ -20,13 +22,21 @@ class Online(Algorithm):
         steps: int,
         tasks: int,
         include_last: bool = False,
+        judge_start: float = 0.0,
         reduction: Reduction = "mean",
         engine: Engine = "auto",
         chunk: int = 64,
     ) -> None:
-        """`include_last` adds θ_K to the points θ_0 … θ_{K−1} that judge the warp; the rest as in `Algorithm`."""
+        """
+        Args:
+            include_last: Add θ_K to the points θ_0 … θ_{K−1} that judge the warp.
+            judge_start: Weight of one more point, θ_0 without a step, on the meta-batch of step K − 1; 0 for none.
+        """
         super().__init__(steps=steps, tasks=tasks, reduction=reduction, engine=engine, chunk=chunk)
+        if not 0 <= judge_start < float("inf"):
+            raise WarpgradError(f"judge_start={judge_start}: a weight must be finite and at least 0.")
         self.include_last = include_last
+        self.judge_start = judge_start
 
     def meta_step(
         self, method: Method, tasks: Sequence[Task], keys: Sequence[int], update: MetaUpdate
@@ -37,6 +47,10 @@ class Online(Algorithm):
             tracker = Tracker(method.initialiser, adaptation)
             point = tracker.begin
             steps = self.steps_of(adaptation.task)
+            if self.judge_start and method.objective is not None:
+                start = judged_start(adaptation, point, self.judge_start, steps - 1)
+                meta.add_sample(start, adaptation.size)
+                trace.add("meta_loss_start", start.meta_loss)
             for k in range(steps):
                 transition, sample = method.step(adaptation, point)
                 meta.add_sample(sample, adaptation.size)

@@ -127,7 +127,12 @@ class Continual(Experiment[ContinualConfig]):
             "meta_steps", "tasks", "test_tasks", "test_points", "test_every", "validation_tasks", "validate_every",
             "ways",
         )  # fmt: skip
-        require(config, at_least_one=positive, above_zero=["lr", "meta_lr"], at_least_zero=["meta_clip", "strength"])
+        require(
+            config,
+            at_least_one=positive,
+            above_zero=["lr", "meta_lr"],
+            at_least_zero=["meta_clip", "strength", "judge_start"],
+        )
         if not 0 <= config.decay <= 1:
             raise WarpgradError(f"decay={config.decay}: what is kept of the past is a share, from 0 to 1.")
         if config.subtasks < 2 or sorted(config.order) != list(range(config.subtasks)):

@@ -62,6 +62,9 @@ class ContinualConfig(Config):
     """How the meta-loss weighs earlier sub-tasks; warp-current ignores them."""
     objective: Literal["exact", "approximate"] = "exact"
     """L or L̂."""
+    judge_start: float = 0.0
+    """Weight of the loss on all sub-tasks at θ0 itself, in steps; 0 is the paper's. Without it nothing holds that loss,
+    and orders that begin elsewhere than meta-training did are not kept."""
     meta_steps: int = 20_000
     """Meta-steps; methods without a warp take none."""
     tasks: int = 5
@@ -118,7 +121,8 @@ def family(config: ContinualConfig, part: Part) -> TaskFamily:
 
 def algorithm(config: ContinualConfig) -> Algorithm:
     """Algorithm 1. Eq. 19 is a sum over tasks, sub-tasks and their θ's; as a sum it also stays clear of Adam's ε."""
-    return Online(steps=config.steps_per_subtask * config.subtasks, tasks=config.tasks, reduction="sum")
+    steps = config.steps_per_subtask * config.subtasks
+    return Online(steps=steps, tasks=config.tasks, judge_start=config.judge_start, reduction="sum")
 
 
 def schedule(config: ContinualConfig) -> ScheduleFactory | None:

@@ -38,7 +38,7 @@ def owed_to_memory(group: Group) -> Difference:
 
 
 def baseline_of(groups: Sequence[Group]) -> Group | None:
-    """The plain RNN, or else the first group; None where no other can be compared with it."""
+    """The first plain RNN, or else the first group; None where no other can be compared with it."""
     plain = [group for group in groups if group.runs[0].method == BASELINE]
     found = [*plain, *groups][0]
     comparable = any(over_baseline(group, found) for group in groups if group is not found)
