@@ -83,8 +83,8 @@ def test_the_paper_preset_is_the_paper() -> None:
     changed = {
         field.name for field in dataclasses.fields(small) if getattr(small, field.name) != getattr(config, field.name)
     }
-    length = {"meta_steps", "meta_schedule", "validate_every"}
-    assert changed == {"preset", *length}, "small keeps the protocol and the networks"
+    length = {"meta_steps", "meta_lr", "meta_schedule", "validate_every"}
+    assert changed == {"preset", "judge_start", *length}, "small keeps the protocol and the networks"
 
 
 def test_the_network_of_the_paper() -> None:

@@ -25,7 +25,7 @@ from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, shape
 
 T = TypeVar("T")
 Role = Literal["loss", "meta_loss"]
-Source = Literal["adapt_batch", "meta_batch"]
+Source = Literal["adapt_batch", "meta_batch", "start_batch"]
 Step = int | tuple[int, ...]
 """k, or the k of each point where points from different steps are stacked."""
 
@@ -123,6 +123,10 @@ class Adaptation:
     def meta_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step) -> Tensor:
         """L_meta(θ; φ) on the meta-batch of step k. The statistics it moves are thrown away."""
         return self._evaluate("meta_loss", "meta_batch", theta, buffers, k)[0]
+
+    def start_loss(self, point: Point) -> Tensor:
+        """L_meta(θ_0; φ) at the point k = 0."""
+        return self._evaluate("meta_loss", "start_batch", point.theta, point.buffers, point.k)[0]
 
     def in_place_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step) -> Tensor:
         """L_meta(θ; φ) on the batch and the masks of adaptation step k."""

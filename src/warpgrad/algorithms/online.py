@@ -30,7 +30,7 @@ class Online(Algorithm):
         """
         Args:
             include_last: Add θ_K to the points θ_0 … θ_{K−1} that judge the warp.
-            judge_start: Weight of one more point, θ_0 without a step, on the meta-batch of step K − 1; 0 for none.
+            judge_start: Weight of one more point, θ_0 before any step, on its task's `start_batch`; 0 for none.
         """
         super().__init__(steps=steps, tasks=tasks, reduction=reduction, engine=engine, chunk=chunk)
         if not 0 <= judge_start < float("inf"):
@@ -48,7 +48,7 @@ class Online(Algorithm):
             point = tracker.begin
             steps = self.steps_of(adaptation.task)
             if self.judge_start and method.objective is not None:
-                start = judged_start(adaptation, point, self.judge_start, steps - 1)
+                start = judged_start(adaptation, point, self.judge_start)
                 meta.add_sample(start, adaptation.size)
                 trace.add("meta_loss_start", start.meta_loss)
             for k in range(steps):

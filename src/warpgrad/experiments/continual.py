@@ -52,7 +52,14 @@ class Continual(Experiment[ContinualConfig]):
     presets: Mapping[str, ContinualConfig] = MappingProxyType(
         {
             "paper": ContinualConfig(),
-            "small": ContinualConfig(preset="small", meta_steps=3000, meta_schedule="cosine", validate_every=100),
+            "small": ContinualConfig(
+                preset="small",
+                meta_steps=2000,
+                meta_lr=0.0005,
+                meta_schedule="cosine",
+                judge_start=2.5,
+                validate_every=100,
+            ),
             "alphabets": ContinualConfig(
                 preset="alphabets",
                 family="alphabets",

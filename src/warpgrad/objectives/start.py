@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from warpgrad.adaptation import Adaptation, Point, Step
+from warpgrad.adaptation import Adaptation, Point
 from warpgrad.tensors import Tensors, gradients
 
 
@@ -19,14 +19,14 @@ class JudgedStart:
     rule: Tensors
 
 
-def judged_start(adaptation: Adaptation, point: Point, weight: float, k: Step) -> JudgedStart:
-    """weight · ∇_φ L_meta(θ_0; φ) on the meta-batch of step k.
+def judged_start(adaptation: Adaptation, start: Point, weight: float) -> JudgedStart:
+    """weight · ∇_φ L_meta(θ_0; φ), on what the task hands out as its `start_batch`.
 
     Eq. 11 judges where a step leads, never where the first one begins: a warp may let the loss at θ_0 grow as long as
     the first step takes it back. That holds for the first steps of meta-training, not for others.
     """
     learner = adaptation.learner
-    loss = adaptation.meta_loss(point.theta, point.buffers, k)
-    adaptation.check_finite(loss, "the meta loss", k)
+    loss = adaptation.start_loss(start)
+    adaptation.check_finite(loss, "the meta loss", start.k)
     (phi,) = gradients(weight * loss.sum(), learner.phi, what="the meta loss", allow_unused=learner.allow_unused)
     return JudgedStart(loss.detach(), phi, {})

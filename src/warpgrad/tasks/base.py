@@ -40,6 +40,10 @@ class Task(ABC):
     def meta_batch(self, k: int) -> Batch:
         """The batch on which the parameters after step k are judged."""
 
+    def start_batch(self, k: int) -> Batch:
+        """The batch on which θ_0 itself is judged, where it is (`Online(judge_start=…)`); k is 0."""
+        return self.meta_batch(k)
+
     def test_batches(self) -> Iterable[Batch]:
         """Held-out batches for the final score."""
         return ()

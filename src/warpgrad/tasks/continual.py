@@ -144,20 +144,23 @@ class ContinualTask(Task):
         """
         t = self.stage(k)
         places = [t] if self.weighting == "current" else range(t + 1)
-        batches = [
-            self.subtasks[self.order[place]].draw(
-                "validation", self._meta_size, generator(self._seed, k, "meta", place)
-            )
-            for place in places
-        ]
+        batches = [self._judging(place, k, "meta") for place in places]
         weights = [self.weights(k)[place] for place in places]
         if self._pad:
             missing = len(self.order) - len(batches)
             batches += [batches[-1]] * missing
             weights += [0.0] * missing
-        inputs, targets = (torch.stack(column) for column in zip(*batches, strict=True))
-        dtype = inputs.dtype if inputs.is_floating_point() else torch.get_default_dtype()
-        return inputs, targets, torch.tensor(weights, dtype=dtype, device=inputs.device)
+        return _weighted(batches, weights)
+
+    def start_batch(self, k: int) -> SeenExamples:
+        """Validation batches of all sub-tasks, which weigh the same whatever the weighting: none is learned yet."""
+        total = len(self.order)
+        return _weighted([self._judging(place, k, "start") for place in range(total)], [1.0 / total] * total)
+
+    def _judging(self, place: int, k: int, role: str) -> Examples:
+        """A validation batch of the sub-task at this place of the order."""
+        draw = generator(self._seed, k, role, place)
+        return self.subtasks[self.order[place]].draw("validation", self._meta_size, draw)
 
     def test_batches(self) -> Iterable[Examples]:
         return [self.subtasks[place].test() for place in sorted(self.order)]
@@ -189,6 +192,12 @@ class ContinualTask(Task):
         other = copy.copy(self)
         other.order = tuple(order)
         return other
+
+
+def _weighted(batches: Sequence[Examples], weights: Sequence[float]) -> SeenExamples:
+    inputs, targets = (torch.stack(column) for column in zip(*batches, strict=True))
+    dtype = inputs.dtype if inputs.is_floating_point() else torch.get_default_dtype()
+    return inputs, targets, torch.tensor(weights, dtype=dtype, device=inputs.device)
 
 
 def per_subtask(measure: Loss, forward: Forward, inputs: Tensor, targets: Tensor) -> Tensor:
