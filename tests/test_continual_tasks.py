@@ -57,6 +57,14 @@ def test_the_meta_batch_holds_validation_data_of_the_seen_sub_tasks(order: tuple
         assert (weights > 0).tolist() == [place <= t for place in range(T)]
 
 
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_theta0_is_judged_on_validation_data_of_all_sub_tasks_alike(weighting: Weighting) -> None:
+    inputs, targets, weights = marked((2, 0, 1), weighting=weighting).start_batch(0)
+    assert inputs.shape == targets.shape == (T, 3, 1)
+    assert inputs[:, 0, 0].tolist() == [21.0, 1.0, 11.0]
+    assert weights.tolist() == pytest.approx([1 / T] * T)
+
+
 def test_the_current_weighting_looks_at_one_sub_task() -> None:
     task = marked(weighting="current")
     for k in range(T * N):
