@@ -96,7 +96,7 @@ class Continual(Experiment[ContinualConfig]):
             (
                 *(
                     Row(f"no warp, lr {lr:g}", {"method": "no-warp", "lr": lr, "split": "validation"})
-                    for lr in (0.0003, 0.001, 0.003, 0.01, 0.03)
+                    for lr in (0.0003, 0.001, 0.003, 0.01)
                 ),
                 *(
                     Row(

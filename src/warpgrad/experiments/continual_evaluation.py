@@ -90,7 +90,7 @@ def evaluation(config: ContinualConfig, learner: Learner) -> dict[str, Any]:
 def validation(config: ContinualConfig) -> Callable[[Learner], Mapping[str, float]]:
     """Scores on validation tasks in both orders, and the loss at θ0, for the curve against meta-steps.
 
-    No objective judges θ0 itself, only where the first step leads; what becomes of it is worth watching.
+    Unless `judge_start` is set, no objective judges θ0 itself, only where the first step leads: worth watching.
     """
     held_back = ContinualConfig(**{**vars(config), "split": "validation"})
     tasks = {order: held_out(held_back, order, config.validation_tasks) for order in ORDERS}
