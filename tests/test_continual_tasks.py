@@ -70,7 +70,7 @@ def test_the_current_weighting_looks_at_one_sub_task() -> None:
     for k in range(T * N):
         inputs, _, weights = task.meta_batch(k)
         assert inputs.unique().tolist() == [10.0 * (k // N) + 1]
-        assert weights.tolist() == [1 / N]
+        assert weights.tolist() == [1.0]
 
 
 def test_beyond_the_end_the_last_sub_task_goes_on() -> None:
@@ -111,7 +111,7 @@ def test_appearances_are_as_the_prose_counts_them() -> None:
         ("balanced", [(1 / 12, 0, 0), (1 / 12, 1 / 8, 0), (1 / 12, 1 / 8, 1 / 4)]),
         ("printed", [(1 / 12, 0, 0), (1 / 8, 1 / 8, 0), (1 / 4, 1 / 4, 1 / 4)]),
         ("mean", [(1, 0, 0), (1 / 2, 1 / 2, 0), (1 / 3, 1 / 3, 1 / 3)]),
-        ("current", [(1 / 4, 0, 0), (0, 1 / 4, 0), (0, 0, 1 / 4)]),
+        ("current", [(1, 0, 0), (0, 1, 0), (0, 0, 1)]),
     ],
 )
 def test_weights_by_hand(weighting: Weighting, expected: list[tuple[float, ...]]) -> None:
@@ -131,7 +131,7 @@ def test_the_meta_loss_is_the_sum_as_written(weighting: Weighting) -> None:
         for i in range(1, t + 1):
             batch = task.subtasks[task.order[i - 1]].draw("validation", 2, generator(1, k, "meta", i - 1))
             weight = {"balanced": 1 / (N * (T - i + 1)), "printed": 1 / (N * (T - t + 1)), "mean": 1 / t}.get(
-                weighting, float(i == t) / N
+                weighting, float(i == t)
             )
             total = total + weight * task.loss(forward, batch)
         torch.testing.assert_close(task.meta_loss(forward, task.meta_batch(k)), total, rtol=1e-13, atol=0)

@@ -10,7 +10,7 @@ The meta-loss looks back, on validation batches, all terms at the same θ:
 | `balanced` | 1 / (n(T−i+1))  | sub-task i is judged at n(T−i+1) steps, so every sub-task weighs 1 in the sum      |
 | `printed`  | 1 / (n(T−t+1))  | the formula as it stands in App. J: late steps weigh more                         |
 | `mean`     | 1 / t           | the formula as it stands in App. C: early sub-tasks weigh more                    |
-| `current`  | 1/n for i = t   | no looking back: the baseline that may forget                                    |
+| `current`  | 1 for i = t     | no looking back: the baseline that may forget                                    |
 
     ContinualTask([TensorSubTask((x, y)) for x, y in my_data], F.cross_entropy, steps_per_subtask=20, batch_size=5)
 """
@@ -126,7 +126,7 @@ class ContinualTask(Task):
         """w_{i,t} at step k, in the order of learning; 0 for sub-tasks that are not seen yet."""
         n, total, t = self.steps_per_subtask, len(self.order), self.stage(k) + 1
         if self.weighting == "current":
-            return (0.0,) * (t - 1) + (1.0 / n,) + (0.0,) * (total - t)
+            return (0.0,) * (t - 1) + (1.0,) + (0.0,) * (total - t)
         each = {
             "balanced": [1.0 / (n * (total - i + 1)) for i in range(1, t + 1)],
             "printed": [1.0 / (n * (total - t + 1))] * t,
