@@ -27,11 +27,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from warpgrad.engine.early_stopping import EarlyStopping
 from warpgrad.engine.files import read_json
 from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group, Row, Table, require
-from warpgrad.experiments.continual_evaluation import evaluation, validation
+from warpgrad.experiments.continual_evaluation import SELECTED, evaluation, validation
 from warpgrad.experiments.continual_setup import WARPED, ContinualConfig, algorithm, build, family, schedule, trained
 from warpgrad.experiments.declared_spaces import CONTINUAL
 from warpgrad.experiments.runner import kept, without_meta_training
@@ -59,6 +60,7 @@ class Continual(Experiment[ContinualConfig]):
                 meta_schedule="cosine",
                 judge_start=2.5,
                 validate_every=100,
+                patience=3,
             ),
             "alphabets": ContinualConfig(
                 preset="alphabets",
@@ -147,6 +149,8 @@ class Continual(Experiment[ContinualConfig]):
                 f"order={config.order} names not each of {config.subtasks} sub-tasks once, counting from 0; there must "
                 "be at least two."
             )
+        if config.patience is not None and config.patience < 1:
+            raise WarpgradError(f"patience={config.patience}: wait for at least 1 validation, or None for no choice.")
         if config.alphabets < 3:
             raise WarpgradError(f"alphabets={config.alphabets}: training, validation and test need one each.")
         if config.subtasks * config.ways > MOST_CHARACTERS:
@@ -174,6 +178,7 @@ class Continual(Experiment[ContinualConfig]):
             meta_steps=config.meta_steps,
             validate=validation(config),
             validate_every=config.validate_every,
+            early_stopping=None if config.patience is None else EarlyStopping(SELECTED, config.patience),
             **kept(self, config, execution),
         )
         return len(records)

@@ -24,6 +24,8 @@ from warpgrad.tasks.continual import ContinualTask
 
 ORDERS = ("sequential", "shuffled")
 LOG_LOSS = "log10 loss"
+SELECTED = "loss/old"
+"""The validation score that weights are chosen by, if any: over both orders, so that neither is favoured."""
 _LEAST = 1e-12
 """Losses below it count as this much in a logarithm."""
 
@@ -101,6 +103,7 @@ def validation(config: ContinualConfig) -> Callable[[Learner], Mapping[str, floa
             curves = curves_of(config, learner, own)
             found |= _means(order, forgetting_scores(curves))
             found["loss/start"] = float(curves.scores["loss"][:, 0].mean())
+        found[SELECTED] = sum(found[f"{order}/loss/old"] for order in ORDERS) / len(ORDERS)
         return found
 
     return validate
