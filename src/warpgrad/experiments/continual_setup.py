@@ -94,8 +94,8 @@ class ContinualConfig(Config):
     validate_every: int = 200
     """Meta-steps between two points of that curve."""
     patience: int | None = None
-    """Points of that curve without a new best of the loss on earlier sub-tasks, in both orders, before the run stops; it
-    ends with the best weights. None: the run goes on and ends with the last ones, as in the paper."""
+    """Points of that curve without a new best of the loss on earlier sub-tasks, over both orders, before the run stops;
+    it ends with the best weights. None: the run goes on and ends with the last ones, as in the paper."""
     ways: int = 2
     """Alphabets: characters per sub-task."""
     scenario: Scenario = "class"
