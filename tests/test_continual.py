@@ -173,7 +173,7 @@ def test_each_method_takes_a_meta_step_and_is_tested(method: str, source: str, t
     assert summary["steps"] == int(learns)
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [name.startswith("validation/") for record in records for name in record].count(True) == (
-        0 if not learns else 21 if source == "sine" else 31  # both orders, five scores of each measure; θ0
+        0 if not learns else 22 if source == "sine" else 32  # both orders, five scores of each measure; θ0; the choice
     )
     measures = ["loss", LOG_LOSS] if source == "sine" else ["loss", LOG_LOSS, "accuracy"]
     assert set(summary["metrics"]) == {f"{a}/{b}/{c}" for a in ORDERS for b in measures for c in SCORES}
@@ -236,6 +236,24 @@ def test_a_run_whose_schedule_has_an_end_is_not_carried_on(tmp_path: Path) -> No
 
 
 # Evaluation
+
+
+def test_a_run_with_patience_ends_with_the_weights_that_kept_best(tmp_path: Path) -> None:
+    # Steps of this size ruin the warp: what comes first keeps best, and the run stops two validations later.
+    rash = {"meta_lr": 1.0, "validate_every": 1, "meta_schedule": "constant"}
+    run(tiny(**rash, meta_steps=6, patience=2), tmp_path / "rash")
+    kept = [json.loads(line) for line in (tmp_path / "rash" / "metrics.jsonl").read_text().splitlines()]
+    scores = [record["validation/loss/old"] for record in kept]
+    best = min(range(len(scores)), key=scores.__getitem__)
+    assert len(scores) == best + 3 < 7
+    for record in kept:
+        both = [record[f"validation/{order}/loss/old"] for order in ORDERS]
+        assert record["validation/loss/old"] == pytest.approx(sum(both) / 2)
+    run(tiny(**rash, meta_steps=best + 1, patience=None), tmp_path / "short")
+    ended, short = (
+        json.loads((tmp_path / name / "evaluation.json").read_text())["metrics"] for name in ("rash", "short")
+    )
+    assert ended == short
 
 
 def test_held_out_tasks_are_the_same_for_all_methods_and_in_both_orders() -> None:
@@ -303,6 +321,8 @@ def test_the_seen_curve_is_the_mean_over_current_and_earlier_sub_tasks() -> None
         ({"tasks": 0}, "tasks=0"),
         ({"order": (0, 1)}, "names not each of 3 sub-tasks once"),
         ({"meta_lr": 0.0}, "meta_lr=0.0: it must be greater than 0"),
+        ({"patience": 0}, "patience=0: wait for at least 1 validation"),
+        ({"judge_start": -1.0}, "judge_start=-1.0"),
         ({"meta_clip": -1.0}, "meta_clip=-1.0: it must be at least 0"),
         ({"method": "no-warp", "lr": -1.0}, "lr=-1.0"),
         ({"method": "ewc", "strength": -1.0}, "strength=-1.0"),
