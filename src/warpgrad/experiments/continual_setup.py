@@ -63,8 +63,8 @@ class ContinualConfig(Config):
     objective: Literal["exact", "approximate"] = "exact"
     """L or L̂."""
     judge_start: float = 0.0
-    """Weight of the mean loss over all sub-tasks at θ0 itself; 0 is the paper's. Nothing else holds that loss, and
-    where it grows, orders that begin elsewhere than meta-training did are not kept."""
+    """Weight of the mean loss over all sub-tasks at θ0 itself; 0 is the paper's. Nothing else holds that loss,
+    and orders that begin elsewhere than meta-training did can suffer where it grows."""
     meta_steps: int = 20_000
     """Meta-steps; methods without a warp take none."""
     tasks: int = 5
