@@ -8,7 +8,7 @@ from torch import Generator, Tensor, nn
 
 import warpgrad as wg
 from warpgrad.keys import generator
-from warpgrad.tasks.continual import ContinualTask, Weighting
+from warpgrad.tasks.continual import ContinualTask, StartDraw, Weighting
 from warpgrad.tasks.sub_tasks import SubTask, TensorSubTask
 
 T, N = 3, 4
@@ -30,7 +30,9 @@ class Marked(SubTask):
         return torch.full((2, 1), 10.0 * self.place + 2), torch.zeros(2, 1)
 
 
-def marked(order: tuple[int, ...] | None = None, weighting: Weighting = "balanced") -> ContinualTask:
+def marked(
+    order: tuple[int, ...] | None = None, weighting: Weighting = "balanced", start: StartDraw | None = None
+) -> ContinualTask:
     return ContinualTask(
         [Marked(place) for place in range(T)],
         F.mse_loss,
@@ -39,6 +41,7 @@ def marked(order: tuple[int, ...] | None = None, weighting: Weighting = "balance
         meta_batch_size=3,
         order=order,
         weighting=weighting,
+        start=start,
     )
 
 

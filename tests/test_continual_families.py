@@ -16,6 +16,7 @@ from warpgrad.experiments.continual_families import (
     half_squared_error,
     sine_mixture,
 )
+from warpgrad.keys import generator
 
 
 def test_the_mixture_of_sines_by_hand() -> None:
@@ -57,6 +58,17 @@ def test_sub_tasks_are_the_five_parts_of_the_interval_and_share_one_function() -
     first = task.subtasks[0]
     assert isinstance(first, SineSubTask)
     assert (first.low, first.high) == (-5.0, -3.0)
+
+
+def test_what_theta0_is_judged_on_has_the_mean_of_the_family() -> None:
+    """E a = 2.55 and E sin(x − b) = −2 cos(x) / π, whatever the mixture."""
+    sines = SineMixtures(5, 10)
+    for place in range(5):
+        draws = [sines.unknown(place, generator(seed)) for seed in range(200)]
+        x, y = (torch.cat(column) for column in zip(*draws, strict=True))
+        assert -5 + 2 * place <= x.min() < x.max() <= -3 + 2 * place
+        expected = -2.55 * 2 / math.pi * x.cos()
+        assert abs((y - expected).mean()) < 4 * (y - expected).std() / len(y) ** 0.5
 
 
 # Characters of alphabets

@@ -57,7 +57,7 @@ def test_the_meta_batch_holds_validation_data_of_the_seen_sub_tasks(order: tuple
         assert (weights > 0).tolist() == [place <= t for place in range(T)]
 
 
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
+@pytest.mark.parametrize("weighting", [weighting for weighting in WEIGHTINGS if weighting != "current"])
 def test_theta0_is_judged_on_validation_data_of_all_sub_tasks_alike(weighting: Weighting) -> None:
     inputs, targets, weights = marked((2, 0, 1), weighting=weighting).start_batch(0)
     assert inputs.shape == targets.shape == (T, 3, 1)
@@ -65,8 +65,18 @@ def test_theta0_is_judged_on_validation_data_of_all_sub_tasks_alike(weighting: W
     assert weights.tolist() == pytest.approx([1 / T] * T)
 
 
+def test_theta0_is_judged_on_what_a_family_draws_for_it() -> None:
+    drawn = lambda place, draw: (torch.full((7, 1), float(place)), torch.rand(7, 1, generator=draw))  # noqa: E731
+    task = marked((2, 0, 1), start=drawn)
+    inputs, targets, _ = task.start_batch(0)
+    assert inputs[:, :, 0].tolist() == [[place] * 7 for place in (2.0, 0.0, 1.0)]
+    assert torch.equal(targets, task.start_batch(0)[1])
+    assert not torch.equal(targets, task.with_seed(1).start_batch(0)[1])
+
+
 def test_the_current_weighting_looks_at_one_sub_task() -> None:
     task = marked(weighting="current")
+    assert task.start_batch(0)[0].unique().tolist() == [1.0], "at the start that is the first one"
     for k in range(T * N):
         inputs, _, weights = task.meta_batch(k)
         assert inputs.unique().tolist() == [10.0 * (k // N) + 1]

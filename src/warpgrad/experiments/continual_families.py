@@ -38,8 +38,15 @@ def half_squared_error(prediction: Tensor, target: Tensor) -> Tensor:
     return 0.5 * (prediction - target).square().mean()
 
 
-Coefficients = tuple[float, float, float, float, float]
-"""(a₁, b₁, a₂, b₂, o)."""
+Coefficients = Sequence[float] | Sequence[Tensor]
+"""(a₁, b₁, a₂, b₂, o); as tensors, one of each for every x."""
+
+RANGES = ((0.1, 5.0), (0.0, math.pi), (0.1, 5.0), (0.0, math.pi), (-5.0, 5.0))
+"""Of the coefficients."""
+
+START_FUNCTIONS = 40
+"""Functions of the family that θ0 is judged on for each task of a meta-step; the irreducible noise of few of them would
+drown the rest of the meta-gradient."""
 
 
 def sine_mixture(x: Tensor, coefficients: Coefficients) -> Tensor:
@@ -53,9 +60,7 @@ def sine_mixture(x: Tensor, coefficients: Coefficients) -> Tensor:
 def draw_sine_mixture(seed: int) -> Coefficients:
     """The coefficients that this seed draws, uniformly."""
     draws = torch.rand(5, generator=generator(seed, "sine mixture"), dtype=torch.float64).tolist()
-    ranges = ((0.1, 5.0), (0.0, math.pi), (0.1, 5.0), (0.0, math.pi), (-5.0, 5.0))
-    a1, b1, a2, b2, offset = (low + (high - low) * part for (low, high), part in zip(ranges, draws, strict=True))
-    return a1, b1, a2, b2, offset
+    return [low + (high - low) * part for (low, high), part in zip(RANGES, draws, strict=True)]
 
 
 class SineSubTask(SubTask):
@@ -90,12 +95,22 @@ class SineMixtures(TaskFamily):
         self.subtasks, self.test_points, self.device = subtasks, test_points, device
         self.options = options
 
+        edges = [-EDGE + 2.0 * EDGE * place / subtasks for place in range(subtasks + 1)]
+        self._intervals = list(pairwise(edges))
+
     def sample(self, seed: int) -> ContinualTask:
-        coefficients = draw_sine_mixture(seed)
-        width = 2.0 * EDGE / self.subtasks
-        edges = [-EDGE + width * place for place in range(self.subtasks + 1)]
-        parts = [SineSubTask(coefficients, low, high, self.test_points, self.device) for low, high in pairwise(edges)]
-        return ContinualTask(parts, half_squared_error, seed=seed, name=f"sine mixture {seed}", **self.options)
+        found = draw_sine_mixture(seed)
+        parts = [SineSubTask(found, low, high, self.test_points, self.device) for low, high in self._intervals]
+        name = f"sine mixture {seed}"
+        return ContinualTask(parts, half_squared_error, start=self.unknown, seed=seed, name=name, **self.options)
+
+    def unknown(self, place: int, draw: Generator) -> Examples:
+        """One point of each of many functions, in the part at this place: what is known before the task is."""
+        size = (START_FUNCTIONS, 1)
+        found = [low + (high - low) * torch.rand(size, generator=draw) for low, high in RANGES]
+        low, high = self._intervals[place]
+        x = low + (high - low) * torch.rand(size, generator=draw)
+        return x.to(self.device), sine_mixture(x, found).to(self.device)
 
 
 class AlphabetSequences(TaskFamily):

@@ -18,11 +18,11 @@ The meta-loss looks back, on validation batches, all terms at the same θ:
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import generator
@@ -33,6 +33,9 @@ from warpgrad.tasks.supervised import Loss
 
 Weighting = Literal["balanced", "printed", "mean", "current"]
 WEIGHTINGS: tuple[Weighting, ...] = ("balanced", "printed", "mean", "current")
+
+StartDraw = Callable[[int, Generator], Examples]
+"""(place in `subtasks`, generator) -> examples that θ0 is judged on."""
 
 SeenExamples = tuple[Tensor, Tensor, Tensor]
 """(inputs [T, n, …], targets [T, n, …], weights [T])."""
@@ -59,6 +62,7 @@ class ContinualTask(Task):
         order: Sequence[int] | None = None,
         weighting: Weighting = "balanced",
         pad: bool = True,
+        start: StartDraw | None = None,
         metrics: Mapping[str, Loss] | None = None,
         seed: int = 0,
         name: str = "continual",
@@ -74,6 +78,8 @@ class ContinualTask(Task):
             weighting: How the meta-loss weighs what was seen.
             pad: Give all meta-batches the same shape, so that points from different sub-tasks can be stacked. Dearer,
                 and not needed where tasks advance in step, as in Algorithm 1.
+            start: Draws what θ0 is judged on; own validation data if None. At θ0 the task is not known yet: data of
+                many tasks make a steadier gradient than those of the few in a meta-step.
             metrics: Test scores besides the loss, by name.
         """
         self.subtasks = tuple(subtasks)
@@ -99,6 +105,7 @@ class ContinualTask(Task):
         self._seed = seed
         self._batch_size, self._meta_size = batch_size, meta_size
         self._pad = pad and weighting != "current"
+        self._start = start
         self.stack_key = (
             ContinualTask,
             loss,
@@ -153,13 +160,15 @@ class ContinualTask(Task):
         return _weighted(batches, weights)
 
     def start_batch(self, k: int) -> SeenExamples:
-        """Validation batches of all sub-tasks, which weigh the same whatever the weighting: none is learned yet."""
-        total = len(self.order)
+        """What θ0 is judged on: all sub-tasks alike, as none is learned yet; `current` knows but the first."""
+        total = 1 if self.weighting == "current" else len(self.order)
         return _weighted([self._judging(place, k, "start") for place in range(total)], [1.0 / total] * total)
 
-    def _judging(self, place: int, k: int, role: str) -> Examples:
-        """A validation batch of the sub-task at this place of the order."""
+    def _judging(self, place: int, k: int, role: Literal["meta", "start"]) -> Examples:
+        """A batch that judges, of the sub-task at this place of the order."""
         draw = generator(self._seed, k, role, place)
+        if role == "start" and self._start is not None:
+            return self._start(self.order[place], draw)
         return self.subtasks[self.order[place]].draw("validation", self._meta_size, draw)
 
     def test_batches(self) -> Iterable[Examples]:
