@@ -11,14 +11,17 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
+from pathlib import Path
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from warpgrad.engine import shared_sums
+from warpgrad.engine.shared_sums import SharedSums
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.ranks import Ranks
 
@@ -48,6 +51,9 @@ class TorchRanks(Ranks):
         self._store = dist.distributed_c10d._get_default_store()
         self._over = False
         self._asked = 0
+        self._memory: SharedSums | None = None
+        if shared_sums.possible():
+            self._memory = self._shared_memory()
 
     def total(self, numbers: Sequence[float]) -> list[float]:
         return self._word(numbers, None)[: len(numbers)]
@@ -59,8 +65,7 @@ class TorchRanks(Ranks):
         for tensor in tensors:
             dtype = torch.promote_types(dtype, tensor.dtype)
         flat = torch.cat([tensor.to(dtype).reshape(-1) for tensor in tensors])
-        with self._watched():
-            dist.all_reduce(flat)
+        self._sum(flat)
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         return [torch.empty_like(old).copy_(new.view(old.shape)) for old, new in zip(tensors, parts, strict=True)]
 
@@ -118,14 +123,32 @@ class TorchRanks(Ranks):
             dist.broadcast(received, 0)
         return received.numpy().tobytes()
 
+    def _shared_memory(self) -> SharedSums | None:
+        """Memory that all ranks have opened, or None: one that cannot is enough for all to do without."""
+        path, found = self.from_first(lambda: shared_sums.create(self.size)), None
+        if path:
+            with suppress(OSError):  # a container of its own, for example
+                found = SharedSums(path, self.index, self.size, self.timeout)
+        (count,) = self.total([found is not None])
+        if path and self.first:
+            Path(path).unlink()  # all that could have it open: nothing is left behind, however the ranks end
+        return found if count == self.size else None
+
+    def _sum(self, tensor: Tensor) -> None:
+        """Add up over ranks, in place."""
+        with self._watched():
+            if self._memory is not None and tensor.device.type == "cpu":
+                self._memory.add_up(tensor)
+            else:
+                dist.all_reduce(tensor)
+
     def _word(self, numbers: Sequence[float], error: WarpgradError | None) -> list[float]:
         """Every rank's word, summed; raises where one of them is an error."""
         assert len(numbers) <= CAPACITY, "a word has a fixed length"
         word = torch.zeros(1 + CAPACITY, dtype=torch.float64)
         word[0] = error is not None
         word[1 : 1 + len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
-        with self._watched():
-            dist.all_reduce(word)
+        self._sum(word)
         if word[0] > 0:
             self._over = True
             self._stop(error)
