@@ -10,9 +10,10 @@ import tyro
 
 from warpgrad.cli import parse
 from warpgrad.commands import print_rows, run_config
-from warpgrad.engine.files import read_json, write_json
+from warpgrad.engine.files import read_json
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import Group, find_experiment, find_table
+from warpgrad.experiments.records import write_record
 from warpgrad.experiments.reproduction import reproduce as reproduce_table
 
 
@@ -54,6 +55,8 @@ class ReproduceArguments:
     """Where its runs and, in a folder of the table's name, its page go; runs/EXPERIMENT if not given."""
     record: Path | None = None
     """Also write configs, seeds, results and commands of all runs into this one file."""
+    rows: tuple[str, ...] = ()
+    """Run these rows alone, by label; the others stand as they are in the file of --record, or are left out."""
 
 
 def reproduce(words: list[str]) -> None:
@@ -65,12 +68,15 @@ def reproduce(words: list[str]) -> None:
     if given.seeds is not None and given.seeds < 1:
         raise WarpgradError(f"seeds={given.seeds}: at least 1 seed must be run.")
     root = given.out or Path("runs") / experiment.name
-    groups = reproduce_table(experiment, table, root, preset=preset, seeds=given.seeds, workers=given.workers)
+    groups = reproduce_table(
+        experiment, table, root,
+        preset=preset, seeds=given.seeds, workers=given.workers, rows=given.rows, record=given.record,
+    )  # fmt: skip
     page = experiment.page(groups, table.title)
     index = page.write(root / table.name / "index.html")
     page.write_figures(root / table.name / "figures")
     if given.record is not None:
-        _record(given.record, groups, experiment.recorded)
+        write_record(given.record, groups, experiment.recorded)
     print_rows(*experiment.lines(groups), f"{table.title} (preset {preset})")
     print(f"page: {index}")
 
@@ -106,16 +112,3 @@ def _groups(paths: tuple[Path, ...]) -> list[Group]:
         evaluations = tuple(read_json(path / "evaluation.json") for path in members)
         groups.append(Group(f"{runs[0].method}, {runs[0].preset}", runs, evaluations))
     return groups
-
-
-def _record(path: Path, groups: list[Group], recorded: tuple[str, ...]) -> None:
-    rows = []
-    for group in groups:
-        for run, evaluation in zip(group.runs, group.evaluations, strict=True):
-            kept = {name: evaluation[name] for name in recorded}
-            # The learning curve: every validation, and the last meta-step.
-            validated = [line for line in run.metrics[:-1] if any(name.startswith("validation/") for name in line)]
-            curve = [*validated, *run.metrics[-1:]]
-            row = {"label": group.label, "config": run.config, "summary": run.summary, "metrics": curve}
-            rows.append({**row, "evaluation": kept} if kept else row)
-    write_json(path, rows)

@@ -181,6 +181,8 @@ def _predictions(groups: Sequence[Group]) -> Section:
     figures: list[Block] = []
     for group in groups:
         run = group.runs[0]
+        if not run.path.is_dir():
+            continue  # on record only: its weights are not
         config = config_of(ContinualConfig, run)
         figures.append(
             Figure(

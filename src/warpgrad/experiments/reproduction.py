@@ -1,7 +1,7 @@
 """`reproduce`: a declared table of runs, done by N worker processes, taken up where it was left.
 
 Every cell is an ordinary run directory, made by the ordinary command, so each can be looked at, resumed and repeated
-alone. Cells that are finished are not run again.
+alone. Cells that are finished are not run again. With some rows named, the others are taken from the table's record.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from warpgrad.engine.files import read_json
 from warpgrad.engine.interrupts import Interrupted, Interrupts
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Config, Experiment, Group, Row, Table
+from warpgrad.experiments.records import Recorded, find_recorded, read_record
 from warpgrad.experiments.runner import python_command, run_name, settings
+from warpgrad.report.runs import load_run
 
 
 @dataclass(frozen=True)
@@ -101,27 +103,53 @@ def started(command: list[str]) -> subprocess.Popen[str]:
 
 
 def reproduce(
-    experiment: Experiment[Any], table: Table, root: Path, *, preset: str, seeds: int | None, workers: int
+    experiment: Experiment[Any],
+    table: Table,
+    root: Path,
+    *,
+    preset: str,
+    seeds: int | None,
+    workers: int,
+    rows: Sequence[str] = (),
+    record: Path | None = None,
 ) -> list[Group]:
-    """Run what is missing of a table; returns its rows with their runs."""
-    from warpgrad.report.runs import load_run
+    """Run what is missing of a table; returns its rows with their runs.
+
+    With `rows`, labels, all other rows are as they stand in the file `record`, or left out.
+    """
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
+    labels = [row.label for row in table.rows]
+    if unknown := [label for label in rows if label not in labels]:
+        raise WarpgradError(f"{table.name} has no row '{unknown[0]}'; its rows are {', '.join(map(repr, labels))}.")
     every = cells(experiment, table, root, preset, seeds)
-    todo = [cell for cell in every if not finished(experiment, cell)]
-    say(f"{table.name}: {len(every)} runs, {len(every) - len(todo)} of them finished, {workers} workers")
+    mine = [cell for cell in every if not rows or cell.row.label in rows]
+    entries = [] if record is None or not rows else read_record(record)
+    todo = [cell for cell in mine if not finished(experiment, cell)]
+    say(f"{table.name}: {len(mine)} runs, {len(mine) - len(todo)} of them finished, {workers} workers")
     failed = run_cells(experiment, todo, workers, say)
     if failed:
         names = "; ".join(f"{cell.directory.name}: {words}" for cell, words in failed[:3])
-        raise WarpgradError(f"{len(failed)} of {len(every)} runs failed ({names}); mend that and repeat the command.")
+        raise WarpgradError(f"{len(failed)} of {len(mine)} runs failed ({names}); mend that and repeat the command.")
+    found: dict[str, list[Recorded]] = {label: [] for label in labels}
+    for cell in every:
+        if cell in mine:
+            run: Recorded | None = load_run(cell.directory), read_json(cell.directory / "evaluation.json")
+        else:
+            run = find_recorded(entries, settings(experiment, cell.config), cell.directory, experiment.recorded)
+        if run is None:
+            say(f"{cell.directory.name} is not on record under these settings: left out")
+        else:
+            found[cell.row.label].append(run)
     return [
         Group(
             row.label,
-            tuple(load_run(cell.directory) for cell in every if cell.row is row),
-            tuple(read_json(cell.directory / "evaluation.json") for cell in every if cell.row is row),
+            tuple(run for run, _ in found[row.label]),
+            tuple(evaluation for _, evaluation in found[row.label]),
             row.paper,
         )
         for row in table.rows
+        if found[row.label]
     ]
