@@ -33,7 +33,7 @@ def run(
         "format": FORMAT,
         "rows": list(rows),
         "repetitions": repetitions,
-        "finer": dict(steps.FINER),
+        "finer": {**steps.FINER, "ranks": ranks.FINER},
         "quick": quick,
         "hardware": runner.hardware(),
         "versions": runner.versions(),

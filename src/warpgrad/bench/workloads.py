@@ -104,7 +104,7 @@ def conv(
         f"{filters} filters, batch {size}, 28×28",
         partial(_learner, lambda: warp_convnet(1, 20, widths=(filters,) * 4, **options), warp, channels_last=True),
         [FixedBatches(F.cross_entropy, adapt, meta) for adapt, meta in drawn],
-        steps or (2 if quick else 10),
+        steps or (2 if quick else 5),
         0.01,
         convolutional,
         "leap",
