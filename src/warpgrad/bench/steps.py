@@ -19,8 +19,8 @@ stacked."""
 MOST_INNER: Mapping[str, float] = MappingProxyType({"exact": 4.2, "approximate": 2.1})
 """What a meta-gradient on conv may cost in inner steps."""
 FINER: Mapping[str, int] = MappingProxyType({"conv": 6})
-"""How many times more repetitions, where a target is near 1 and the noise of one repetition as large as its margin. They
-are short, so that what is compared lies close together in time."""
+"""How many times more repetitions, where a target is near 1 and the noise of one repetition as large as its margin.
+They are short, so that what is compared lies close together in time."""
 AUTHORS_MILLISECONDS = 40.0 + 82.0
 """First-order Warp-Leap of the authors' package, adaptation and meta-gradient per (task, step): 64 filters, batch 20,
 28×28, one thread; on record, not measured here."""

@@ -68,7 +68,7 @@ def predictions(config: ContinualConfig, learner: Learner, place: int = 0) -> by
                 assert isinstance(part, SineSubTask)
                 axes.axvspan(part.low, part.high, color="#8a929b", alpha=0.16, linewidth=0)
                 at = x[:, 0].cpu().numpy()
-                axes.plot(at, sine_mixture(x[:, 0], part.coefficients).cpu().numpy(), color=TRUTH, linewidth=1.2)
+                axes.plot(at, sine_mixture(at, part.coefficients), color=TRUTH, linewidth=1.2)
                 axes.plot(at, outputs[row], color=BEFORE, linewidth=1.2, linestyle="--")
                 axes.plot(at, outputs[row + 1], color=AFTER, linewidth=1.2)
                 if row == 0:
