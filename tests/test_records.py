@@ -1,4 +1,4 @@
-"""Results on record: a table of which some rows are run again, and the others stand as they were."""
+"""Results on record: tables of which some runs are at hand, and the others stand as they were."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from warpgrad.cli import main
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Row, Table
 from warpgrad.experiments.maze import MazeNavigation
@@ -49,10 +50,11 @@ def without(root, tmp_path, method: str):
     return kept
 
 
-def test_rows_that_are_not_named_stand_as_they_are_on_record(root, record, tmp_path):
+def test_runs_that_are_not_at_hand_stand_as_they_are_on_record(root, record, tmp_path, capsys):
     kept = without(root, tmp_path, "memoryless")
     whole = reproduce(EXPERIMENT, TABLE, root, **OPTIONS)
-    mixed = reproduce(EXPERIMENT, TABLE, kept, **OPTIONS, rows=["RNN"], record=record)
+    mixed = reproduce(EXPERIMENT, TABLE, kept, **OPTIONS, record=record)
+    assert "4 runs, 2 of them finished, 2 as they are on record" in capsys.readouterr().err
     assert [group.label for group in mixed] == ["RNN", "Memoryless"]
     assert not mixed[1].runs[0].path.exists()
     assert EXPERIMENT.lines(mixed) == EXPERIMENT.lines(whole)
@@ -61,33 +63,40 @@ def test_rows_that_are_not_named_stand_as_they_are_on_record(root, record, tmp_p
 
 def test_a_record_that_is_written_again_is_the_same(root, record, tmp_path):
     before = record.read_bytes()
-    groups = reproduce(EXPERIMENT, TABLE, without(root, tmp_path, "rnn"), **OPTIONS, rows=["Memoryless"], record=record)
+    groups = reproduce(EXPERIMENT, TABLE, without(root, tmp_path, "rnn"), **OPTIONS, record=record)
     write_record(record, groups, EXPERIMENT.recorded)
     assert record.read_bytes() == before
 
 
-def test_what_is_on_record_under_other_settings_is_left_out_and_said(root, record, capsys):
+@pytest.mark.parametrize("change", ["settings", "evaluation"])
+def test_what_is_on_record_under_other_settings_or_in_part_is_run_again(root, record, tmp_path, change):
     entries = json.loads(record.read_bytes())
-    for entry in entries:
-        if entry["label"] == "Memoryless":
-            entry["config"]["lr"] = 0.5
+    (other,) = [entry for entry in entries if entry["label"] == "Memoryless" and entry["config"]["seed"] == 1]
+    if change == "settings":
+        other["config"]["lr"] = 0.5
+    else:
+        del other["evaluation"]["film"]
     record.write_text(json.dumps(entries))
-    groups = reproduce(EXPERIMENT, TABLE, root, **OPTIONS, rows=["RNN"], record=record)
-    assert [group.label for group in groups] == ["RNN"]
-    assert capsys.readouterr().err.count("not on record under these settings: left out") == 2
+    kept = without(root, tmp_path, "memoryless")
+    groups = reproduce(EXPERIMENT, TABLE, kept, **OPTIONS, record=record)
+    assert [run.path.exists() for run in groups[1].runs] == [False, True]
+    expected = reproduce(EXPERIMENT, TABLE, root, **OPTIONS)
+    for found, known in zip(groups[1].evaluations, expected[1].evaluations, strict=True):
+        assert all(found[part] == known[part] for part in ("metrics", *EXPERIMENT.recorded))
 
 
-def test_rows_without_a_record_are_left_out(root, tmp_path):
-    absent = tmp_path / "none.json"
-    assert [group.label for group in reproduce(EXPERIMENT, TABLE, root, **OPTIONS, rows=["RNN"], record=absent)] == [
-        "RNN"
-    ]
-    assert [group.label for group in reproduce(EXPERIMENT, TABLE, root, **OPTIONS, rows=["RNN"])] == ["RNN"]
+def test_a_run_at_hand_goes_before_its_entry(root, record):
+    entries = json.loads(record.read_bytes())
+    entries[0]["summary"]["metrics"]["return"] = -1.0
+    record.write_text(json.dumps(entries))
+    groups = reproduce(EXPERIMENT, TABLE, root, **OPTIONS, record=record)
+    assert groups[0].evaluations[0]["metrics"]["return"] != -1.0
 
 
-def test_a_row_that_does_not_exist_is_named(root):
-    with pytest.raises(WarpgradError, match="tiny has no row 'LSTM'; its rows are 'RNN', 'Memoryless'"):
-        reproduce(EXPERIMENT, TABLE, root, **OPTIONS, rows=["LSTM"])
+def test_keeping_needs_a_record(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["reproduce", "maze", "--keep"])
+    assert "--keep goes with --record" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '[{"label": "RNN"}]', "[1]"])

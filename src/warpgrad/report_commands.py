@@ -55,8 +55,8 @@ class ReproduceArguments:
     """Where its runs and, in a folder of the table's name, its page go; runs/EXPERIMENT if not given."""
     record: Path | None = None
     """Also write configs, seeds, results and commands of all runs into this one file."""
-    rows: tuple[str, ...] = ()
-    """Run these rows alone, by label; the others stand as they are in the file of --record, or are left out."""
+    keep: bool = False
+    """Runs that stand in the file of --record under the very same settings are not run again."""
 
 
 def reproduce(words: list[str]) -> None:
@@ -67,10 +67,12 @@ def reproduce(words: list[str]) -> None:
     preset = given.preset or table.preset
     if given.seeds is not None and given.seeds < 1:
         raise WarpgradError(f"seeds={given.seeds}: at least 1 seed must be run.")
+    if given.keep and given.record is None:
+        raise WarpgradError("--keep goes with --record FILE: what is kept are the runs in that file.")
     root = given.out or Path("runs") / experiment.name
     groups = reproduce_table(
         experiment, table, root,
-        preset=preset, seeds=given.seeds, workers=given.workers, rows=given.rows, record=given.record,
+        preset=preset, seeds=given.seeds, workers=given.workers, record=given.record if given.keep else None,
     )  # fmt: skip
     page = experiment.page(groups, table.title)
     index = page.write(root / table.name / "index.html")

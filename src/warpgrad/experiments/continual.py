@@ -55,12 +55,11 @@ class Continual(Experiment[ContinualConfig]):
             "paper": ContinualConfig(),
             "small": ContinualConfig(
                 preset="small",
-                meta_steps=2000,
+                meta_steps=1500,
                 meta_lr=0.0005,
                 meta_schedule="cosine",
                 judge_start=2.5,
-                validate_every=100,
-                patience=3,
+                validate_every=50,
             ),
             "alphabets": ContinualConfig(
                 preset="alphabets",

@@ -1,8 +1,8 @@
 """Results on record: one JSON file with all that the comparisons of a table need, without its run directories.
 
 An entry is one run: its label, configuration, summary (metrics, steps, time, versions, commit, hardware, command), its
-learning curve, and what its experiment names under `recorded`. So a table can be built anew when but some of its rows
-are run again: the others stand as they are on record, each with the commit and the machine it was made on.
+learning curve, and what its experiment names under `recorded`. So a table can be built anew where but some of its runs
+are at hand: the others stand as they are on record, each with the commit and the machine it was made on.
 """
 
 from __future__ import annotations

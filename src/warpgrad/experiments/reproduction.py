@@ -1,7 +1,7 @@
 """`reproduce`: a declared table of runs, done by N worker processes, taken up where it was left.
 
 Every cell is an ordinary run directory, made by the ordinary command, so each can be looked at, resumed and repeated
-alone. Cells that are finished are not run again. With some rows named, the others are taken from the table's record.
+alone. Cells that are finished are not run again, nor, where that is asked for, those that are on record.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from warpgrad.experiments.runner import python_command, run_name, settings
 from warpgrad.report.runs import load_run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cell:
     """One run of a table."""
 
@@ -110,46 +110,39 @@ def reproduce(
     preset: str,
     seeds: int | None,
     workers: int,
-    rows: Sequence[str] = (),
     record: Path | None = None,
 ) -> list[Group]:
     """Run what is missing of a table; returns its rows with their runs.
 
-    With `rows`, labels, all other rows are as they stand in the file `record`, or left out.
+    Runs that stand in the file `record` under the very same settings are not missing.
     """
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    labels = [row.label for row in table.rows]
-    if unknown := [label for label in rows if label not in labels]:
-        raise WarpgradError(f"{table.name} has no row '{unknown[0]}'; its rows are {', '.join(map(repr, labels))}.")
     every = cells(experiment, table, root, preset, seeds)
-    mine = [cell for cell in every if not rows or cell.row.label in rows]
-    entries = [] if record is None or not rows else read_record(record)
-    todo = [cell for cell in mine if not finished(experiment, cell)]
-    say(f"{table.name}: {len(mine)} runs, {len(mine) - len(todo)} of them finished, {workers} workers")
+    done = [cell for cell in every if finished(experiment, cell)]
+    entries = [] if record is None else read_record(record)
+    recorded = {
+        cell: found
+        for cell in every
+        if cell not in done
+        and (found := find_recorded(entries, settings(experiment, cell.config), cell.directory, experiment.recorded))
+    }
+    todo = [cell for cell in every if cell not in done and cell not in recorded]
+    known = "" if record is None else f", {len(recorded)} as they are on record"
+    say(f"{table.name}: {len(every)} runs, {len(done)} of them finished{known}, {workers} workers")
     failed = run_cells(experiment, todo, workers, say)
     if failed:
         names = "; ".join(f"{cell.directory.name}: {words}" for cell, words in failed[:3])
-        raise WarpgradError(f"{len(failed)} of {len(mine)} runs failed ({names}); mend that and repeat the command.")
-    found: dict[str, list[Recorded]] = {label: [] for label in labels}
-    for cell in every:
-        if cell in mine:
-            run: Recorded | None = load_run(cell.directory), read_json(cell.directory / "evaluation.json")
-        else:
-            run = find_recorded(entries, settings(experiment, cell.config), cell.directory, experiment.recorded)
-        if run is None:
-            say(f"{cell.directory.name} is not on record under these settings: left out")
-        else:
-            found[cell.row.label].append(run)
-    return [
-        Group(
-            row.label,
-            tuple(run for run, _ in found[row.label]),
-            tuple(evaluation for _, evaluation in found[row.label]),
-            row.paper,
-        )
-        for row in table.rows
-        if found[row.label]
-    ]
+        raise WarpgradError(f"{len(failed)} of {len(every)} runs failed ({names}); mend that and repeat the command.")
+    groups = []
+    for row in table.rows:
+        own = [recorded.get(cell) or _loaded(cell) for cell in every if cell.row is row]
+        runs, evaluations = zip(*own, strict=True)
+        groups.append(Group(row.label, runs, evaluations, row.paper))
+    return groups
+
+
+def _loaded(cell: Cell) -> Recorded:
+    return load_run(cell.directory), read_json(cell.directory / "evaluation.json")
