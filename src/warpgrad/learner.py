@@ -234,5 +234,5 @@ class Forward:
         tensors = {**self._weights, **buffers}
         with learner._swapper.holding(tensors), learner._kernels(self._theta):
             output = learner.module(*args, **kwargs)
-        self.buffers = {name: tensors[name].detach() for name in buffers}
+        self.buffers = detached({name: tensors[name] for name in buffers})
         return output

@@ -17,7 +17,8 @@ Groups = dict[str, Tensors]
 
 def detached(tensors: Mapping[str, Tensor]) -> Tensors:
     """The same values outside any graph; memory is shared, nothing is copied."""
-    return {name: tensor.detach() for name, tensor in tensors.items()}
+    # What is outside already stays as it is: a step has dozens of such tensors.
+    return {name: tensor.detach() if tensor.requires_grad else tensor for name, tensor in tensors.items()}
 
 
 def leaves(tensors: Mapping[str, Tensor]) -> Tensors:

@@ -9,7 +9,7 @@ PLASTIC = {
     "Simple modulation": "simple-modulation",
     "Retroactive modulation": "retroactive-modulation",
 }
-PLASTIC_UPDATES = 3000
+PLASTIC_UPDATES = 1500
 """Of the plastic agents at `small`: their traces, a matrix for every episode, make an update several times as dear."""
 
 
