@@ -93,10 +93,17 @@ def test_a_run_at_hand_goes_before_its_entry(root, record):
     assert groups[0].evaluations[0]["metrics"]["return"] != -1.0
 
 
-def test_keeping_needs_a_record(capsys):
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["maze", "--keep"], "--keep goes with --record"),
+        (["synthetic", "--keep", "--record", "none.json"], "records of synthetic hold no results per task"),
+    ],
+)
+def test_keeping_needs_a_record_of_results_per_task(capsys, words, sentence):
     with pytest.raises(SystemExit, match="2"):
-        main(["reproduce", "maze", "--keep"])
-    assert "--keep goes with --record" in capsys.readouterr().err
+        main(["reproduce", *words])
+    assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '[{"label": "RNN"}]', "[1]"])

@@ -69,6 +69,11 @@ def reproduce(words: list[str]) -> None:
         raise WarpgradError(f"seeds={given.seeds}: at least 1 seed must be run.")
     if given.keep and given.record is None:
         raise WarpgradError("--keep goes with --record FILE: what is kept are the runs in that file.")
+    if given.keep and not experiment.recorded:
+        raise WarpgradError(
+            f"records of {experiment.name} hold no results per task, so its table cannot be built from them: leave out "
+            "--keep, and the runs that are missing are run."
+        )
     root = given.out or Path("runs") / experiment.name
     groups = reproduce_table(
         experiment, table, root,
