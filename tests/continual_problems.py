@@ -8,7 +8,7 @@ from torch import Generator, Tensor, nn
 
 import warpgrad as wg
 from warpgrad.keys import generator
-from warpgrad.tasks.continual import ContinualTask, StartDraw, Weighting
+from warpgrad.tasks.continual import ContinualTask, Credit, StartDraw, Weighting
 from warpgrad.tasks.sub_tasks import SubTask, TensorSubTask
 
 T, N = 3, 4
@@ -52,7 +52,12 @@ def smooth_net() -> nn.Module:
 
 
 def double_task(
-    seed: int, weighting: Weighting = "balanced", order: tuple[int, ...] | None = None, *, pad: bool = True
+    seed: int,
+    weighting: Weighting = "balanced",
+    order: tuple[int, ...] | None = None,
+    *,
+    pad: bool = True,
+    credit: Credit = "full",
 ) -> ContinualTask:
     """Regression in float64 with validation data of its own in each sub-task."""
     draw = generator(seed, "continual problem")
@@ -69,6 +74,7 @@ def double_task(
         meta_batch_size=2,
         order=order,
         weighting=weighting,
+        credit=credit,
         pad=pad,
         seed=seed,
         name=f"t{seed}",

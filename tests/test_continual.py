@@ -72,6 +72,7 @@ def test_the_paper_preset_is_the_paper() -> None:
         "meta_schedule": "constant",
         "meta_clip": 0.0,
         "judge_start": 0.0,
+        "credit": "full",
         "patience": None,
         "order": (1, 3, 4, 2, 0),
         "test_tasks": 100,
@@ -85,7 +86,7 @@ def test_the_paper_preset_is_the_paper() -> None:
         field.name for field in dataclasses.fields(small) if getattr(small, field.name) != getattr(config, field.name)
     }
     length = {"meta_steps", "meta_lr", "meta_schedule", "validate_every"}
-    assert changed == {"preset", "judge_start", *length}, "small keeps the protocol and the networks"
+    assert changed == {"preset", "judge_start", "credit", *length}, "small keeps the protocol and the networks"
 
 
 def test_the_network_of_the_paper() -> None:
@@ -323,6 +324,7 @@ def test_the_seen_curve_is_the_mean_over_current_and_earlier_sub_tasks() -> None
         ({"meta_lr": 0.0}, "meta_lr=0.0: it must be greater than 0"),
         ({"patience": 0}, "patience=0: wait for at least 1 validation"),
         ({"judge_start": -1.0}, "judge_start=-1.0"),
+        ({"credit": "step", "objective": "approximate"}, "choose objective=exact or credit=full"),
         ({"meta_clip": -1.0}, "meta_clip=-1.0: it must be at least 0"),
         ({"method": "no-warp", "lr": -1.0}, "lr=-1.0"),
         ({"method": "ewc", "strength": -1.0}, "strength=-1.0"),

@@ -14,7 +14,8 @@ from warpgrad.adaptation import Adaptation
 from warpgrad.batched import BatchedAdaptation
 from warpgrad.keys import generator
 from warpgrad.method import Method
-from warpgrad.tasks.continual import WEIGHTINGS, ContinualTask, Weighting
+from warpgrad.objectives.start import judged_start
+from warpgrad.tasks.continual import CREDITS, WEIGHTINGS, ContinualTask, Credit, Weighting
 from warpgrad.tasks.sub_tasks import TensorSubTask
 
 
@@ -38,10 +39,56 @@ def test_the_exact_objective_matches_central_differences(weighting: Weighting) -
     assert relative_error(found.phi, central_differences(objective, model.phi)) < 1e-8
 
 
+def test_with_credit_for_the_step_earlier_terms_hold_the_warp_of_the_model_constant() -> None:
+    """Central differences of Σ_{i<t} w_i L(θ'(φ); φ₀) + w_t L(θ'(φ); φ), where θ' is the step and φ₀ does not move."""
+    k, rate = 2 * N + 1, 0.2
+    task, model, before = double_task(2, credit="step"), learner(), learner()
+    adaptation = Adaptation(model, wg.SGD(rate), task, 0)
+    point = point_after(adaptation, k)
+    found = wg.Exact().step(adaptation, point)
+    inputs, targets, weights = task.meta_batch(k)
+
+    def objective() -> float:
+        theta = {name: value.clone().requires_grad_() for name, value in point.theta.items()}
+        loss = task.loss(model.bind(theta, point.buffers), task.adapt_batch(k))
+        slopes = torch.autograd.grad(loss, list(theta.values()))
+        moved = {
+            name: (value - rate * slope).detach() for (name, value), slope in zip(theta.items(), slopes, strict=True)
+        }
+        judges = [*[before.bind(moved, point.buffers)] * (T - 1), model.bind(moved, point.buffers)]
+        terms = [F.mse_loss(judge(x), y) for judge, x, y in zip(judges, inputs, targets, strict=True)]
+        return (weights * torch.stack(terms)).sum().item()
+
+    full = wg.Exact().step(Adaptation(model, wg.SGD(rate), double_task(2), 0), point)
+    assert float(found.meta_loss) == pytest.approx(float(full.meta_loss), rel=1e-13), "the loss itself is the same"
+    assert relative_error(found.phi, central_differences(objective, model.phi)) < 1e-8
+    assert relative_error(found.phi, full.phi) > 1e-2
+
+
+def test_credit_for_the_step_is_full_credit_while_there_is_nothing_to_look_back_to() -> None:
+    model = learner()
+    found = []
+    for credit in CREDITS:
+        adaptation = Adaptation(model, wg.SGD(0.2), double_task(2, credit=credit), 0)
+        found.append(wg.Exact().step(adaptation, point_after(adaptation, N - 1)).phi)
+    assert relative_error(found[0], found[1]) < 1e-13
+
+
+def test_theta0_is_judged_with_full_credit_because_no_step_led_there() -> None:
+    model = learner()
+    found = []
+    for credit in CREDITS:
+        adaptation = Adaptation(model, wg.SGD(0.2), double_task(2, credit=credit), 0)
+        found.append(judged_start(adaptation, adaptation.start(), 0.5).phi)
+    assert relative_error(found[0], found[1]) == 0
+    assert all(value.abs().sum() > 0 for value in found[0].values())
+
+
+@pytest.mark.parametrize("credit", CREDITS)
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_points_of_different_sub_tasks_stack_to_the_sum_of_the_loop(weighting: Weighting) -> None:
+def test_points_of_different_sub_tasks_stack_to_the_sum_of_the_loop(weighting: Weighting, credit: Credit) -> None:
     model, rule = learner(), wg.SGD(0.2)
-    tasks = [double_task(seed, weighting) for seed in (1, 2, 2, 3)]
+    tasks = [double_task(seed, weighting, credit=credit) for seed in (1, 2, 2, 3)]
     steps = (0, N, 2 * N + 2, N - 1)
     singles = [Adaptation(model, rule, task, 0) for task in tasks]
     points = [point_after(single, k) for single, k in zip(singles, steps, strict=True)]
@@ -71,9 +118,10 @@ def test_all_points_at_once_are_algorithm_1() -> None:
     assert relative_error(found[1], found[0]) < 1e-10
 
 
-def test_padding_changes_shapes_and_no_number() -> None:
+@pytest.mark.parametrize("credit", CREDITS)
+def test_padding_changes_shapes_and_no_number(credit: Credit) -> None:
     model, rule = learner(), wg.SGD(0.2)
-    padded, bare = double_task(2), double_task(2, pad=False)
+    padded, bare = double_task(2, credit=credit), double_task(2, credit=credit, pad=False)
     for k in (0, N, 2 * N):
         assert padded.meta_batch(k)[0].shape == (T, 2, 1)
         assert bare.meta_batch(k)[0].shape == (k // N + 1, 2, 1)

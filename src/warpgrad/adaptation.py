@@ -24,7 +24,7 @@ from warpgrad.tasks.base import Task
 from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, shapes
 
 T = TypeVar("T")
-Role = Literal["loss", "meta_loss"]
+Role = Literal["loss", "meta_loss", "start_loss"]
 Source = Literal["adapt_batch", "meta_batch", "start_batch"]
 Step = int | tuple[int, ...]
 """k, or the k of each point where points from different steps are stacked."""
@@ -126,7 +126,7 @@ class Adaptation:
 
     def start_loss(self, point: Point) -> Tensor:
         """L_meta(θ_0; φ) at the point k = 0."""
-        return self._evaluate("meta_loss", "start_batch", point.theta, point.buffers, point.k)[0]
+        return self._evaluate("start_loss", "start_batch", point.theta, point.buffers, point.k)[0]
 
     def in_place_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step) -> Tensor:
         """L_meta(θ; φ) on the batch and the masks of adaptation step k."""

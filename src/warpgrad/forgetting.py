@@ -30,7 +30,8 @@ from warpgrad.batched import BatchedAdaptation
 from warpgrad.errors import WarpgradError
 from warpgrad.learner import Learner
 from warpgrad.rules import Rule
-from warpgrad.tasks.continual import ContinualTask, per_subtask
+from warpgrad.tasks.continual import ContinualTask
+from warpgrad.tasks.sub_tasks import per_subtask
 from warpgrad.tensors import Tensors, stack_trees
 
 SCORES = ("new", "old", "final", "forgetting", "transfer")

@@ -217,11 +217,16 @@ class Forward:
     ) -> None:
         self.learner = learner
         self.buffers: Tensors = dict(buffers)
-        self._theta = theta
+        self._theta, self._phi = theta, phi
         self._weights = {**theta, **phi}
         self._key = key
         self._training = training
         self._calls = 0
+
+    def with_constant_warp(self) -> Forward:
+        """The same model, through whose outputs no gradient reaches φ other than by way of θ."""
+        phi = detached(self._phi)
+        return Forward(self.learner, self._theta, phi, self.buffers, self._key, self._training)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         learner = self.learner

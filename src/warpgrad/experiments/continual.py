@@ -55,10 +55,11 @@ class Continual(Experiment[ContinualConfig]):
             "paper": ContinualConfig(),
             "small": ContinualConfig(
                 preset="small",
-                meta_steps=1500,
-                meta_lr=0.0005,
+                meta_steps=2000,
+                meta_lr=0.0015,
                 meta_schedule="cosine",
                 judge_start=2.5,
+                credit="step",
                 validate_every=50,
             ),
             "alphabets": ContinualConfig(
@@ -82,6 +83,7 @@ class Continual(Experiment[ContinualConfig]):
             "continual",
             (
                 Row("WarpGrad"),
+                Row("WarpGrad, credit as in Eq. 11", {"credit": "full"}),
                 Row("no warp", {"method": "no-warp"}),
                 Row("no warp, lr 0.01", {"method": "no-warp", "lr": 0.01}),
                 Row("warp for the current sub-task", {"method": "warp-current"}),
@@ -150,6 +152,11 @@ class Continual(Experiment[ContinualConfig]):
             )
         if config.patience is not None and config.patience < 1:
             raise WarpgradError(f"patience={config.patience}: wait for at least 1 validation, or None for no choice.")
+        if config.credit == "step" and config.objective == "approximate":
+            raise WarpgradError(
+                "credit=step judges the step on earlier sub-tasks, which the approximate objective holds constant: "
+                "nothing would look back; choose objective=exact or credit=full."
+            )
         if config.alphabets < 3:
             raise WarpgradError(f"alphabets={config.alphabets}: training, validation and test need one each.")
         if config.subtasks * config.ways > MOST_CHARACTERS:

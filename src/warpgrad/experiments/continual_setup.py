@@ -60,6 +60,8 @@ class ContinualConfig(Config):
     """Which of a warp's two layers a tanh follows; the text can mean either. `both` bounds what a warp adds by 1."""
     weighting: Literal["balanced", "printed", "mean"] = "balanced"
     """How the meta-loss weighs earlier sub-tasks; warp-current ignores them."""
+    credit: Literal["full", "step"] = "full"
+    """What φ is judged for on earlier sub-tasks: the step and the loss after it, as in Eq. 11, or the step alone."""
     objective: Literal["exact", "approximate"] = "exact"
     """L or L̂."""
     judge_start: float = 0.0
@@ -114,6 +116,7 @@ def family(config: ContinualConfig, part: Part) -> TaskFamily:
         "batch_size": config.batch_size,
         "meta_batch_size": config.meta_batch_size,
         "weighting": weighting,
+        "credit": config.credit,
         "pad": False,
     }
     if config.family == "sine":

@@ -56,6 +56,10 @@ class Task(ABC):
         """L_meta, a scalar: what the warp is learned for; L_task where it is not overridden."""
         return self.loss(forward, batch)
 
+    def start_loss(self, forward: Forward, batch: Batch) -> Tensor:
+        """L_meta at θ_0, which no step led to; L_meta where it is not overridden."""
+        return self.meta_loss(forward, batch)
+
     def with_seed(self, seed: int) -> Task:
         """This task with its random draws keyed by `seed`; the task itself where nothing is drawn."""
         del seed

@@ -12,6 +12,10 @@ The meta-loss looks back, on validation batches, all terms at the same θ:
 | `mean`     | 1 / t           | the formula as it stands in App. C: early sub-tasks weigh more                    |
 | `current`  | 1 for i = t     | no looking back: the baseline that may forget                                    |
 
+φ acts on such a term twice: on the step that led to θ, and as a part of the model at θ. The θ of later sub-tasks are
+constants on a trajectory, and there the second path holds what was learned before by learning less of it. With
+`credit="step"` terms of earlier sub-tasks are given the first path alone: what the step did to them.
+
     ContinualTask([TensorSubTask((x, y)) for x, y in my_data], F.cross_entropy, steps_per_subtask=20, batch_size=5)
 """
 
@@ -21,24 +25,23 @@ import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
-import torch
 from torch import Generator, Tensor
 
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import generator
 from warpgrad.learner import Forward
 from warpgrad.tasks.base import Task
-from warpgrad.tasks.sub_tasks import Examples, SubTask
+from warpgrad.tasks.sub_tasks import Examples, SeenExamples, SubTask, per_subtask, weighted
 from warpgrad.tasks.supervised import Loss
 
 Weighting = Literal["balanced", "printed", "mean", "current"]
 WEIGHTINGS: tuple[Weighting, ...] = ("balanced", "printed", "mean", "current")
 
+Credit = Literal["full", "step"]
+CREDITS: tuple[Credit, ...] = ("full", "step")
+
 StartDraw = Callable[[int, Generator], Examples]
 """(place in `subtasks`, generator) -> examples that θ0 is judged on."""
-
-SeenExamples = tuple[Tensor, Tensor, Tensor]
-"""(inputs [T, n, …], targets [T, n, …], weights [T])."""
 
 
 class ContinualTask(Task):
@@ -61,6 +64,7 @@ class ContinualTask(Task):
         meta_batch_size: int | None = None,
         order: Sequence[int] | None = None,
         weighting: Weighting = "balanced",
+        credit: Credit = "full",
         pad: bool = True,
         start: StartDraw | None = None,
         metrics: Mapping[str, Loss] | None = None,
@@ -76,6 +80,8 @@ class ContinualTask(Task):
             meta_batch_size: Validation examples of each seen sub-task; `batch_size` if None.
             order: Places in `subtasks`, each once, in which they are learned; as given if None.
             weighting: How the meta-loss weighs what was seen.
+            credit: What φ is judged for on earlier sub-tasks: `full`, as in Eq. 11, or the `step` alone. Not for
+                `Approximate`, which holds the step constant and would have nothing left to judge there.
             pad: Give all meta-batches the same shape, so that points from different sub-tasks can be stacked. Dearer,
                 and not needed where tasks advance in step, as in Algorithm 1.
             start: Draws what θ0 is judged on; own validation data if None. At θ0 the task is not known yet: data of
@@ -96,8 +102,10 @@ class ContinualTask(Task):
             raise WarpgradError(f"task '{name}': steps per sub-task and batch sizes are whole numbers, at least 1.")
         if weighting not in WEIGHTINGS:
             raise WarpgradError(f"weighting={weighting!r} is unknown; choose one of {', '.join(WEIGHTINGS)}.")
+        if credit not in CREDITS:
+            raise WarpgradError(f"credit={credit!r} is unknown; choose one of {', '.join(CREDITS)}.")
         self.name = name
-        self.weighting = weighting
+        self.weighting, self.credit = weighting, credit
         self.steps_per_subtask = steps_per_subtask
         self.steps = steps_per_subtask * len(self.order)
         self.measures: dict[str, Loss] = {"loss": loss, **(metrics or {})}
@@ -114,6 +122,7 @@ class ContinualTask(Task):
             batch_size,
             meta_size,
             weighting,
+            credit,
             pad,
         )
 
@@ -145,9 +154,9 @@ class ContinualTask(Task):
         return self.subtasks[self.subtask(k)].draw("train", self._batch_size, generator(self._seed, k, "adapt"))
 
     def meta_batch(self, k: int) -> SeenExamples:
-        """Validation batches of the seen sub-tasks, with their weights.
+        """Validation batches of the seen sub-tasks, with their weights; the current one is the last.
 
-        With `pad` the current one fills the places of those to come, at weight 0: no future data is touched.
+        With `pad` it fills the places of those to come too, at weight 0: no future data is touched.
         """
         t = self.stage(k)
         places = [t] if self.weighting == "current" else range(t + 1)
@@ -156,13 +165,13 @@ class ContinualTask(Task):
         if self._pad:
             missing = len(self.order) - len(batches)
             batches += [batches[-1]] * missing
-            weights += [0.0] * missing
-        return _weighted(batches, weights)
+            weights[-1:-1] = [0.0] * missing
+        return weighted(batches, weights)
 
     def start_batch(self, k: int) -> SeenExamples:
         """What θ0 is judged on: all sub-tasks alike, as none is learned yet; `current` knows but the first."""
         total = 1 if self.weighting == "current" else len(self.order)
-        return _weighted([self._judging(place, k, "start") for place in range(total)], [1.0 / total] * total)
+        return weighted([self._judging(place, k, "start") for place in range(total)], [1.0 / total] * total)
 
     def _judging(self, place: int, k: int, role: Literal["meta", "start"]) -> Examples:
         """A batch that judges, of the sub-task at this place of the order."""
@@ -181,6 +190,15 @@ class ContinualTask(Task):
     def meta_loss(self, forward: Forward, batch: SeenExamples) -> Tensor:
         if len(batch) != 3:
             raise WarpgradError("a continual meta-loss needs validation batches: use Exact() or Approximate().")
+        inputs, targets, weights = batch
+        if self.credit == "full" or len(inputs) == 1:
+            return self.start_loss(forward, batch)
+        measure = self.measures["loss"]
+        earlier = per_subtask(measure, forward.with_constant_warp(), inputs[:-1], targets[:-1])
+        return (weights[:-1] * earlier).sum() + weights[-1] * measure(forward(inputs[-1]), targets[-1])
+
+    def start_loss(self, forward: Forward, batch: SeenExamples) -> Tensor:
+        """The weighted sum with full credit: no step led to θ0 that could be given any."""
         inputs, targets, weights = batch
         return (weights * per_subtask(self.measures["loss"], forward, inputs, targets)).sum()
 
@@ -201,15 +219,3 @@ class ContinualTask(Task):
         other = copy.copy(self)
         other.order = tuple(order)
         return other
-
-
-def _weighted(batches: Sequence[Examples], weights: Sequence[float]) -> SeenExamples:
-    inputs, targets = (torch.stack(column) for column in zip(*batches, strict=True))
-    dtype = inputs.dtype if inputs.is_floating_point() else torch.get_default_dtype()
-    return inputs, targets, torch.tensor(weights, dtype=dtype, device=inputs.device)
-
-
-def per_subtask(measure: Loss, forward: Forward, inputs: Tensor, targets: Tensor) -> Tensor:
-    """[T]: a measure of the model on the examples [T, n, …] of each sub-task, from one pass over all of them."""
-    predictions = forward(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
-    return torch.stack([measure(own, target) for own, target in zip(predictions, targets, strict=True)])

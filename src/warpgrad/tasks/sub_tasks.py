@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Generator, Tensor
 
 from warpgrad.errors import WarpgradError
+from warpgrad.learner import Forward
+from warpgrad.tasks.supervised import Loss
 
 Split = Literal["train", "validation"]
 
 Examples = tuple[Tensor, Tensor]
 """(inputs [n, …], targets [n, …])."""
+
+SeenExamples = tuple[Tensor, Tensor, Tensor]
+"""(inputs [T, n, …], targets [T, n, …], weights [T]): those of several sub-tasks."""
 
 
 class SubTask(ABC):
@@ -54,3 +60,16 @@ class TensorSubTask(SubTask):
 
     def test(self) -> Examples:
         return self._test
+
+
+def weighted(batches: Sequence[Examples], weights: Sequence[float]) -> SeenExamples:
+    """Batches of several sub-tasks in one, with what each weighs."""
+    inputs, targets = (torch.stack(column) for column in zip(*batches, strict=True))
+    dtype = inputs.dtype if inputs.is_floating_point() else torch.get_default_dtype()
+    return inputs, targets, torch.tensor(weights, dtype=dtype, device=inputs.device)
+
+
+def per_subtask(measure: Loss, forward: Forward, inputs: Tensor, targets: Tensor) -> Tensor:
+    """[T]: a measure of the model on the examples [T, n, …] of each sub-task, from one pass over all of them."""
+    predictions = forward(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
+    return torch.stack([measure(own, target) for own, target in zip(predictions, targets, strict=True)])
