@@ -9,11 +9,12 @@ python -m warpgrad.bench.estimates maze run
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +23,7 @@ import torch
 
 from warpgrad.allocator import keep_freed_memory
 from warpgrad.bench.memory import peak_bytes
+from warpgrad.bench.timing import Spread
 from warpgrad.errors import WarpgradError
 from warpgrad.estimate import estimate
 from warpgrad.estimate_samples import buffers_watched
@@ -31,6 +33,8 @@ from warpgrad.experiments.runner import training_seconds
 
 WITHIN = 0.25
 """How far a prediction may be from what is predicted, in units of the latter."""
+PAIRS = 3
+"""Estimates of each configuration, each with a run after it: a machine's speed may change between the two."""
 BUDGET = 12.0
 """Seconds that an estimate may take here: less than a user's, so that it has to extrapolate runs of half a minute."""
 
@@ -71,32 +75,45 @@ class Cost:
 
 @dataclass(frozen=True)
 class Prediction:
+    """Pairs of an estimate and the run right after it."""
+
     name: str
-    predicted: Cost
-    real: Cost
+    pairs: Sequence[tuple[Cost, Cost]]
+    """(predicted, real)."""
 
     def record(self) -> dict[str, Any]:
-        ratios = {what: self.ratio(what) for what in asdict(self.real)}
+        whats = [field.name for field in fields(Cost)]
+        ratios = {what: self.ratio(what) for what in whats}
+        predicted, real = zip(*self.pairs, strict=True)
         return {
             "name": self.name,
-            "predicted": asdict(self.predicted),
-            "real": asdict(self.real),
-            "ratios": ratios,
+            "predicted": {what: _median(predicted, what) for what in whats},
+            "real": {what: _median(real, what) for what in whats},
+            "ratios": {what: ratio and ratio.record() for what, ratio in ratios.items()},
             "within": WITHIN,
-            "met": {what: None if ratio is None else abs(ratio - 1) <= WITHIN for what, ratio in ratios.items()},
+            "met": {what: ratio and abs(ratio.median - 1) <= WITHIN for what, ratio in ratios.items()},
         }
 
-    def ratio(self, what: str) -> float | None:
-        """Predicted over real; None where there is nothing, as was predicted."""
-        predicted, real = getattr(self.predicted, what), getattr(self.real, what)
-        if not real:
-            return None if not predicted else float("inf")
-        return float(predicted / real)
+    def ratio(self, what: str) -> Spread | None:
+        """Predicted over real, pair by pair; None where there is nothing, as was predicted."""
+        both = [(getattr(predicted, what), getattr(real, what)) for predicted, real in self.pairs]
+        if not any(predicted or real for predicted, real in both):
+            return None
+        return Spread.of([predicted / real if real else float("inf") for predicted, real in both])
+
+
+def _median(costs: Sequence[Cost], what: str) -> float:
+    values: list[float] = [getattr(cost, what) for cost in costs]
+    return statistics.median(values)
 
 
 def measure(quick: bool) -> list[Prediction]:
     names = QUICK_CONFIGURATIONS if quick else CONFIGURATIONS
-    return [Prediction(name, *(_cost(name, way, quick) for way in ("estimate", "run"))) for name in names]
+    pairs: dict[str, list[tuple[Cost, Cost]]] = {name: [] for name in names}
+    for _ in range(1 if quick else PAIRS):
+        for name in names:
+            pairs[name].append((_cost(name, "estimate", quick), _cost(name, "run", quick)))
+    return [Prediction(name, own) for name, own in pairs.items()]
 
 
 def configuration(name: str, quick: bool) -> tuple[Experiment[Any], Config]:

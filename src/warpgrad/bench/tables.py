@@ -132,7 +132,7 @@ def _estimate(predictions: Sequence[Mapping[str, Any]]) -> Columns:
             words,
             show(one["predicted"][what]),
             show(one["real"][what]),
-            f"{one['ratios'][what]:.2f}",
+            _spread(one["ratios"][what]),
             f"within {one['within']:.0%}",
             VERDICTS[one["met"][what]],
         )
