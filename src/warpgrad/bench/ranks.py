@@ -18,7 +18,7 @@ from warpgrad.bench.timing import Spread
 
 LEAST = 0.93
 """The throughput of two ranks, in units of that of two processes."""
-FINER = 2
+FINER = 4
 """How many times more repetitions: cores whose speeds drift apart make one as uncertain as its margin to the target."""
 
 
