@@ -10,13 +10,22 @@ from torch import nn
 import warpgrad as wg
 from continual_problems import N, T, double_task, learner
 from problems import Recorder, central_differences, point_after, relative_error
-from warpgrad.adaptation import Adaptation
+from warpgrad.adaptation import Adaptation, Point
 from warpgrad.batched import BatchedAdaptation
 from warpgrad.keys import generator
 from warpgrad.method import Method
 from warpgrad.objectives.start import judged_start
 from warpgrad.tasks.continual import CREDITS, WEIGHTINGS, ContinualTask, Credit, Weighting
 from warpgrad.tasks.sub_tasks import TensorSubTask
+from warpgrad.tensors import Tensors
+
+
+def stepped(model: wg.Learner, task: ContinualTask, point: Point, k: int, rate: float) -> Tensors:
+    """θ − α ∇L_task(θ; φ), outside any graph."""
+    theta = {name: value.clone().requires_grad_() for name, value in point.theta.items()}
+    loss = task.loss(model.bind(theta, point.buffers), task.adapt_batch(k))
+    slopes = torch.autograd.grad(loss, list(theta.values()))
+    return {name: (value - rate * slope).detach() for (name, value), slope in zip(theta.items(), slopes, strict=True)}
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
@@ -27,12 +36,7 @@ def test_the_exact_objective_matches_central_differences(weighting: Weighting) -
     found = wg.Exact().step(adaptation, point)
 
     def objective() -> float:
-        theta = {name: value.clone().requires_grad_() for name, value in point.theta.items()}
-        loss = task.loss(model.bind(theta, point.buffers), task.adapt_batch(2 * N + 1))
-        slopes = torch.autograd.grad(loss, list(theta.values()))
-        moved = {
-            name: (value - 0.2 * slope).detach() for (name, value), slope in zip(theta.items(), slopes, strict=True)
-        }
+        moved = stepped(model, task, point, 2 * N + 1, 0.2)
         return task.meta_loss(model.bind(moved, point.buffers), task.meta_batch(2 * N + 1)).item()
 
     assert float(found.meta_loss) == pytest.approx(objective(), rel=1e-13)
@@ -49,12 +53,7 @@ def test_with_credit_for_the_step_earlier_terms_hold_the_warp_of_the_model_const
     inputs, targets, weights = task.meta_batch(k)
 
     def objective() -> float:
-        theta = {name: value.clone().requires_grad_() for name, value in point.theta.items()}
-        loss = task.loss(model.bind(theta, point.buffers), task.adapt_batch(k))
-        slopes = torch.autograd.grad(loss, list(theta.values()))
-        moved = {
-            name: (value - rate * slope).detach() for (name, value), slope in zip(theta.items(), slopes, strict=True)
-        }
+        moved = stepped(model, task, point, k, rate)
         judges = [*[before.bind(moved, point.buffers)] * (T - 1), model.bind(moved, point.buffers)]
         terms = [F.mse_loss(judge(x), y) for judge, x, y in zip(judges, inputs, targets, strict=True)]
         return (weights * torch.stack(terms)).sum().item()
