@@ -68,6 +68,16 @@ def test_a_record_that_is_written_again_is_the_same(root, record, tmp_path):
     assert record.read_bytes() == before
 
 
+def test_a_run_is_a_line_with_numbers_of_seven_digits(root, tmp_path):
+    groups = reproduce(EXPERIMENT, TABLE, root, **OPTIONS)
+    groups[0].evaluations[0]["film"] = {"third": [1 / 3, 12345678.9], "count": 7, "none": None}
+    write_record(tmp_path / "record.json", groups, EXPERIMENT.recorded)
+    begin, *runs, end = (tmp_path / "record.json").read_text().splitlines()
+    assert (begin, len(runs), end) == ("[", 4, "]")
+    (first, *_) = read_record(tmp_path / "record.json")
+    assert first["evaluation"]["film"] == {"third": [0.3333333, 12345680.0], "count": 7, "none": None}
+
+
 @pytest.mark.parametrize("change", ["settings", "evaluation"])
 def test_what_is_on_record_under_other_settings_or_in_part_is_run_again(root, record, tmp_path, change):
     entries = json.loads(record.read_bytes())

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from warpgrad.engine.files import write_json
+from warpgrad.engine.files import write_bytes
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Group
 from warpgrad.report.runs import Run
@@ -27,13 +27,24 @@ def write_record(path: Path, groups: Sequence[Group], recorded: Sequence[str]) -
     rows = []
     for group in groups:
         for run, evaluation in zip(group.runs, group.evaluations, strict=True):
-            kept = {name: evaluation[name] for name in recorded}
+            kept = {name: _shortened(evaluation[name]) for name in recorded}
             # The learning curve: every validation, and the last meta-step.
             validated = [line for line in run.metrics[:-1] if any(name.startswith("validation/") for name in line)]
             curve = [*validated, *run.metrics[-1:]]
             row = {"label": group.label, "config": run.config, "summary": run.summary, "metrics": curve}
             rows.append({**row, "evaluation": kept} if kept else row)
-    write_json(path, rows)
+    # One line for each run: of thousands of numbers nobody reads one to a line.
+    lines = ",\n".join(json.dumps(row, sort_keys=True) for row in rows)
+    write_bytes(path, f"[\n{lines}\n]\n".encode())
+
+
+def _shortened(value: Any) -> Any:
+    """A JSON value with its numbers in seven digits, as many as single precision holds: records stay for good."""
+    if isinstance(value, dict):
+        return {name: _shortened(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shortened(part) for part in value]
+    return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def read_record(path: Path) -> list[dict[str, Any]]:
