@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
 from typing import TypeVar
 
 import torch
@@ -44,9 +45,8 @@ class Ranks:
         """A few numbers, summed over ranks. Where a rank has failed, all raise its error here."""
         return list(numbers)
 
-    def add_up(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Tensors, summed over ranks as one flat tensor."""
-        return list(tensors)
+    def add_up(self, flat: Tensor) -> None:
+        """Make a contiguous tensor the sum of those of all ranks."""
 
     def hand_over(self, parcels: Iterable[tuple[int, int, Tensor]]) -> None:
         """(sender, receiver, bytes): the sender's bytes are written into the receiver's tensor.
@@ -84,10 +84,30 @@ def add_up(ranks: Ranks, sums: Sequence[tuple[Accumulator, Mapping[str, Tensor]]
     for place, (own, parameters) in enumerate(sums):
         own.count = int(counts[2 * place])
         if counts[2 * place + 1]:
-            # In the layout of the parameters: were layouts to differ between ranks, so could roundings.
-            parts += [(own, name, torch.zeros_like(value, requires_grad=False)) for name, value in parameters.items()]
-    for own, name, part in parts:
+            parts += [(own, name, value) for name, value in parameters.items()]
+    if not parts:
+        return
+    flat, views = _flat([value for *_, value in parts])
+    for (own, name, _), view in zip(parts, views, strict=True):
         if name in own.total:
-            part.copy_(own.total[name])
-    for (own, name, _), value in zip(parts, ranks.add_up([part for *_, part in parts]), strict=True):
-        own.total[name] = value
+            view.copy_(own.total[name])
+        else:
+            view.zero_()
+    ranks.add_up(flat)
+    for (own, name, value), view in zip(parts, views, strict=True):
+        own.total[name] = view.to(value.dtype)
+
+
+def _flat(parameters: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """A new flat tensor, and a view of it for every parameter.
+
+    Views have the layouts of the parameters, which ranks share: were layouts to differ, so could roundings.
+    """
+    dtype = reduce(torch.promote_types, (value.dtype for value in parameters))
+    sizes = [value.numel() for value in parameters]
+    flat = parameters[0].new_empty(sum(sizes), dtype=dtype)
+    views = [
+        part.as_strided(value.shape, torch.empty_like(value, device="meta").stride())
+        for part, value in zip(flat.split(sizes), parameters, strict=True)
+    ]
+    return flat, views

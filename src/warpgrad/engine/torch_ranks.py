@@ -58,16 +58,12 @@ class TorchRanks(Ranks):
     def total(self, numbers: Sequence[float]) -> list[float]:
         return self._word(numbers, None)[: len(numbers)]
 
-    def add_up(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        if not tensors:
-            return []
-        dtype = tensors[0].dtype
-        for tensor in tensors:
-            dtype = torch.promote_types(dtype, tensor.dtype)
-        flat = torch.cat([tensor.to(dtype).reshape(-1) for tensor in tensors])
-        self._sum(flat)
-        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-        return [torch.empty_like(old).copy_(new.view(old.shape)) for old, new in zip(tensors, parts, strict=True)]
+    def add_up(self, flat: Tensor) -> None:
+        with self._watched():
+            if self._memory is not None and flat.device.type == "cpu":
+                self._memory.add_up(flat)
+            else:
+                dist.all_reduce(flat)
 
     def hand_over(self, parcels: Iterable[tuple[int, int, Tensor]]) -> None:
         self.total(())
@@ -134,21 +130,13 @@ class TorchRanks(Ranks):
             Path(path).unlink()  # all that could have it open: nothing is left behind, however the ranks end
         return found if count == self.size else None
 
-    def _sum(self, tensor: Tensor) -> None:
-        """Add up over ranks, in place."""
-        with self._watched():
-            if self._memory is not None and tensor.device.type == "cpu":
-                self._memory.add_up(tensor)
-            else:
-                dist.all_reduce(tensor)
-
     def _word(self, numbers: Sequence[float], error: WarpgradError | None) -> list[float]:
         """Every rank's word, summed; raises where one of them is an error."""
         assert len(numbers) <= CAPACITY, "a word has a fixed length"
         word = torch.zeros(1 + CAPACITY, dtype=torch.float64)
         word[0] = error is not None
         word[1 : 1 + len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
-        self._sum(word)
+        self.add_up(word)
         if word[0] > 0:
             self._over = True
             self._stop(error)
