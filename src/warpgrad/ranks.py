@@ -108,6 +108,6 @@ def _flat(parameters: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
     flat = parameters[0].new_empty(sum(sizes), dtype=dtype)
     views = [
         part.as_strided(value.shape, torch.empty_like(value, device="meta").stride())
-        for part, value in zip(flat.split(sizes), parameters, strict=True)
+        for part, value in zip(torch.split(flat, sizes), parameters, strict=True)
     ]
     return flat, views

@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from warpgrad.engine import shared_sums
-from warpgrad.engine.shared_sums import SharedSums
+from warpgrad.engine import shared_memory
+from warpgrad.engine.shared_memory import SharedMemory
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.ranks import Ranks
 
@@ -51,9 +51,9 @@ class TorchRanks(Ranks):
         self._store = dist.distributed_c10d._get_default_store()
         self._over = False
         self._asked = 0
-        self._memory: SharedSums | None = None
-        if shared_sums.possible():
-            self._memory = self._shared_memory()
+        self._memory: SharedMemory | None = None
+        if shared_memory.possible():
+            self._memory = self._open_memory()
 
     def total(self, numbers: Sequence[float]) -> list[float]:
         return self._word(numbers, None)[: len(numbers)]
@@ -69,6 +69,9 @@ class TorchRanks(Ranks):
         self.total(())
         waiting = iter(parcels)
         with self._watched():
+            if self._memory is not None:
+                self._memory.hand_over(waiting)
+                return
             # The first parcel in the common order that is still under way heads the lists of both its ranks, so both
             # have named it: some at a time cannot make ranks wait for one another.
             while some := list(islice(waiting, _AT_ONCE)):
@@ -119,12 +122,12 @@ class TorchRanks(Ranks):
             dist.broadcast(received, 0)
         return received.numpy().tobytes()
 
-    def _shared_memory(self) -> SharedSums | None:
+    def _open_memory(self) -> SharedMemory | None:
         """Memory that all ranks have opened, or None: one that cannot is enough for all to do without."""
-        path, found = self.from_first(lambda: shared_sums.create(self.size)), None
+        path, found = self.from_first(lambda: shared_memory.create(self.size)), None
         if path:
             with suppress(OSError):  # a container of its own, for example
-                found = SharedSums(path, self.index, self.size, self.timeout)
+                found = SharedMemory(path, self.index, self.size, self.timeout)
         (count,) = self.total([found is not None])
         if path and self.first:
             Path(path).unlink()  # all that could have it open: nothing is left behind, however the ranks end

@@ -1,4 +1,4 @@
-"""Sums through shared memory: the numbers, the same bits for all ranks, and ranks that are gone or silent."""
+"""Sums and parcels through shared memory: the numbers, the same bits for all, and ranks that are gone or silent."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from warpgrad.engine import shared_sums
-from warpgrad.engine.shared_sums import SLOT, SharedSums, create, possible
+from warpgrad.engine import shared_memory
+from warpgrad.engine.shared_memory import SLOT, SharedMemory, create, possible
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is shared on Linux")
 
@@ -25,10 +25,10 @@ def path() -> Iterator[str]:
     Path(found).unlink()
 
 
-def together(ranks: list[SharedSums], tensors: list[list[Tensor]]) -> None:
+def together(ranks: list[SharedMemory], tensors: list[list[Tensor]]) -> None:
     """Every rank adds up its tensors, one after the other, at the same time as the others."""
 
-    def work(rank: SharedSums) -> None:
+    def work(rank: SharedMemory) -> None:
         for tensor in tensors[rank.index]:
             rank.add_up(tensor)
 
@@ -40,8 +40,8 @@ def together(ranks: list[SharedSums], tensors: list[list[Tensor]]) -> None:
 @pytest.mark.parametrize("sizes", [(1, 17), (SLOT // 8, SLOT // 8 + 1, 3 * SLOT // 4 + 5)])
 def test_all_ranks_find_the_sum_and_the_same_bits(path, sizes, dtype, monkeypatch):
     # A lock is the process's own: threads of one cannot tell by it whether another has ended.
-    monkeypatch.setattr(SharedSums, "_gone", lambda self, rank: False)
-    ranks = [SharedSums(path, index, 3, timeout=60.0) for index in range(3)]
+    monkeypatch.setattr(SharedMemory, "_gone", lambda self, rank: False)
+    ranks = [SharedMemory(path, index, 3, timeout=60.0) for index in range(3)]
     draw = torch.Generator().manual_seed(0)
     own = [[torch.randn(size, generator=draw, dtype=dtype) for size in sizes] for _ in ranks]
     expected = [first + second + third for first, second, third in zip(*own, strict=True)]
@@ -52,10 +52,39 @@ def test_all_ranks_find_the_sum_and_the_same_bits(path, sizes, dtype, monkeypatc
             assert all(map(torch.equal, found, expected))
 
 
+def test_parcels_arrive_between_sums_in_a_common_order(path, monkeypatch):
+    monkeypatch.setattr(SharedMemory, "_gone", lambda self, rank: False)
+    ranks = [SharedMemory(path, index, 3, timeout=60.0) for index in range(3)]
+    draw = torch.Generator().manual_seed(0)
+    routes = [(0, 1), (2, 1), (0, 2), (0, 1), (1, 0), (2, 0), (1, 2), (0, 1)]
+    sizes = [5, SLOT + 3, 1, 2 * SLOT, 7, SLOT, 11, 13]
+    sent = [torch.randint(256, (size,), generator=draw, dtype=torch.uint8) for size in sizes]
+
+    def work(rank: SharedMemory) -> dict[int, Tensor]:
+        number, taken = torch.ones(SLOT // 4), {}
+        for _ in range(3):
+            rank.add_up(number)
+            own = []
+            for place, (sender, receiver) in enumerate(routes):
+                if rank.index == receiver:
+                    taken[place] = torch.zeros_like(sent[place])
+                if rank.index in (sender, receiver):
+                    own.append((sender, receiver, taken.get(place, sent[place])))
+            rank.hand_over(own)
+        rank.add_up(number)
+        assert torch.equal(number, torch.full_like(number, 3.0**4)), "parcels leave sums alone"
+        return taken
+
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(work, ranks))
+    for place, (_, receiver) in enumerate(routes):
+        assert torch.equal(found[receiver][place], sent[place])
+
+
 CHILD = """
 import sys, torch
-from warpgrad.engine.shared_sums import SharedSums
-sums = SharedSums(sys.argv[1], 1, 2, 60.0)
+from warpgrad.engine.shared_memory import SharedMemory
+sums = SharedMemory(sys.argv[1], 1, 2, 60.0)
 print("here", flush=True)
 numbers = torch.ones(3)
 sums.add_up(numbers)
@@ -67,7 +96,7 @@ if sys.argv[2] == "silent":
 
 @pytest.mark.parametrize(("fate", "words"), [("ends", "the process of rank 1 has ended"), ("silent", "timed out")])
 def test_a_rank_that_is_gone_or_silent_ends_the_waiting(path, fate, words):
-    own = SharedSums(path, 0, 2, timeout=60.0)
+    own = SharedMemory(path, 0, 2, timeout=60.0)
     command = [sys.executable, "-c", CHILD, path, fate]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin is not None
@@ -81,11 +110,15 @@ def test_a_rank_that_is_gone_or_silent_ends_the_waiting(path, fate, words):
             own.timeout = 0.5
         with pytest.raises(RuntimeError, match=words):
             own.add_up(numbers)
+        with pytest.raises(RuntimeError, match=words):
+            own.hand_over([(0, 1, torch.zeros(3, dtype=torch.uint8))])
+        with pytest.raises(RuntimeError, match=words):
+            own.hand_over([(1, 0, torch.zeros(3, dtype=torch.uint8))])
         child.stdin.close()
 
 
 def test_memory_is_shared_only_where_torchrun_has_all_ranks_on_one_machine(monkeypatch):
-    monkeypatch.setattr(shared_sums.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(shared_memory.platform, "machine", lambda: "x86_64")
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert not possible()
@@ -93,7 +126,7 @@ def test_memory_is_shared_only_where_torchrun_has_all_ranks_on_one_machine(monke
     assert not possible()
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert possible()
-    monkeypatch.setattr(shared_sums.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(shared_memory.platform, "machine", lambda: "aarch64")
     assert not possible()
 
 
@@ -102,6 +135,6 @@ def test_without_room_there_is_no_shared_memory(monkeypatch):
         raise OSError(28, "No space left on device")
 
     before = set(Path("/dev/shm").glob("warpgrad-*"))
-    monkeypatch.setattr(shared_sums.os, "posix_fallocate", full)
+    monkeypatch.setattr(shared_memory.os, "posix_fallocate", full)
     assert create(2) == ""
     assert set(Path("/dev/shm").glob("warpgrad-*")) == before
