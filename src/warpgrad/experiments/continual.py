@@ -93,6 +93,20 @@ class Continual(Experiment[ContinualConfig]):
             preset="small",
         ),
         Table(
+            "continual-long",
+            "Loss of new and old sub-tasks on held-out tasks, after longer meta-training",
+            "continual",
+            (
+                Row("WarpGrad", {"meta_steps": 5000}),
+                Row("no warp", {"method": "no-warp"}),
+                Row("no warp, lr 0.01", {"method": "no-warp", "lr": 0.01}),
+                Row("warp for the current sub-task", {"method": "warp-current", "meta_steps": 5000}),
+                Row("EWC", {"method": "ewc", "lr": 0.003, "strength": 1e4}),
+            ),
+            seeds=4,
+            preset="small",
+        ),
+        Table(
             "continual-baselines",
             "Step size and strength of the methods without a warp, on validation tasks",
             "continual",
