@@ -69,12 +69,12 @@ class TorchRanks(Ranks):
         self.total(())
         waiting = iter(parcels)
         with self._watched():
-            if self._memory is not None:
-                self._memory.hand_over(waiting)
-                return
             # The first parcel in the common order that is still under way heads the lists of both its ranks, so both
             # have named it: some at a time cannot make ranks wait for one another.
             while some := list(islice(waiting, _AT_ONCE)):
+                if self._memory is not None and some[0][2].device.type == "cpu":
+                    self._memory.hand_over(some)
+                    continue
                 works = [
                     dist.isend(data, receiver) if sender == self.index else dist.irecv(data, sender)
                     for sender, receiver, data in some
