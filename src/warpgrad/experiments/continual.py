@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 MOST_CHARACTERS = 60
 """Of an alphabet; the largest of Omniglot has 55."""
 
+PLAIN = (Row("no warp", {"method": "no-warp"}), Row("no warp, lr 0.01", {"method": "no-warp", "lr": 0.01}))
+EWC = Row("EWC", {"method": "ewc", "lr": 0.003, "strength": 1e4})
+"""Rows that meta-learn nothing, of every table of the sines."""
+
 
 class Continual(Experiment[ContinualConfig]):
     name = "continual"
@@ -84,10 +88,9 @@ class Continual(Experiment[ContinualConfig]):
             (
                 Row("WarpGrad"),
                 Row("WarpGrad, credit as in Eq. 11", {"credit": "full"}),
-                Row("no warp", {"method": "no-warp"}),
-                Row("no warp, lr 0.01", {"method": "no-warp", "lr": 0.01}),
+                *PLAIN,
                 Row("warp for the current sub-task", {"method": "warp-current"}),
-                Row("EWC", {"method": "ewc", "lr": 0.003, "strength": 1e4}),
+                EWC,
             ),
             seeds=4,
             preset="small",
@@ -98,10 +101,9 @@ class Continual(Experiment[ContinualConfig]):
             "continual",
             (
                 Row("WarpGrad", {"meta_steps": 5000}),
-                Row("no warp", {"method": "no-warp"}),
-                Row("no warp, lr 0.01", {"method": "no-warp", "lr": 0.01}),
+                *PLAIN,
                 Row("warp for the current sub-task", {"method": "warp-current", "meta_steps": 5000}),
-                Row("EWC", {"method": "ewc", "lr": 0.003, "strength": 1e4}),
+                EWC,
             ),
             seeds=4,
             preset="small",
