@@ -90,7 +90,7 @@ def point_after(adaptation: wg.Adaptation, steps: int) -> wg.Point:
     """A point in the middle of a trajectory, where rule states and statistics are no longer trivial."""
     point = adaptation.start()
     for _ in range(steps):
-        point = adaptation.step(point).after
+        point = adaptation.marked(adaptation.step(point).after)
     return point
 
 

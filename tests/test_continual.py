@@ -86,7 +86,8 @@ def test_the_paper_preset_is_the_paper() -> None:
         field.name for field in dataclasses.fields(small) if getattr(small, field.name) != getattr(config, field.name)
     }
     length = {"meta_steps", "meta_lr", "meta_schedule", "validate_every"}
-    assert changed == {"preset", "judge_start", "credit", *length}, "small keeps the protocol and the networks"
+    judging = {"judge_start", "weighting", "credit"}
+    assert changed == {"preset", *judging, *length}, "small keeps the protocol and the networks"
 
 
 def test_the_network_of_the_paper() -> None:
@@ -153,7 +154,7 @@ def test_all_methods_start_at_the_same_theta0() -> None:
 
 
 def test_warp_current_is_judged_on_the_current_sub_task_alone() -> None:
-    for method, expected in (("warpgrad", "balanced"), ("warp-current", "current")):
+    for method, expected in (("warpgrad", "mean"), ("warp-current", "current")):
         task = family(tiny(method=method), "train").sample(0)
         assert isinstance(task, ContinualTask)
         assert task.weighting == expected

@@ -64,13 +64,13 @@ def test_with_credit_for_the_step_earlier_terms_hold_the_warp_of_the_model_const
     assert relative_error(found.phi, full.phi) > 1e-2
 
 
-def test_credit_for_the_step_is_full_credit_while_there_is_nothing_to_look_back_to() -> None:
+def test_every_credit_is_full_credit_while_there_is_nothing_to_look_back_to() -> None:
     model = learner()
     found = []
     for credit in CREDITS:
         adaptation = Adaptation(model, wg.SGD(0.2), double_task(2, credit=credit), 0)
         found.append(wg.Exact().step(adaptation, point_after(adaptation, N - 1)).phi)
-    assert relative_error(found[0], found[1]) < 1e-13
+    assert all(relative_error(other, found[0]) < 1e-13 for other in found)
 
 
 def test_theta0_is_judged_with_full_credit_because_no_step_led_there() -> None:
@@ -79,11 +79,11 @@ def test_theta0_is_judged_with_full_credit_because_no_step_led_there() -> None:
     for credit in CREDITS:
         adaptation = Adaptation(model, wg.SGD(0.2), double_task(2, credit=credit), 0)
         found.append(judged_start(adaptation, adaptation.start(), 0.5).phi)
-    assert relative_error(found[0], found[1]) == 0
+    assert all(relative_error(other, found[0]) == 0 for other in found)
     assert all(value.abs().sum() > 0 for value in found[0].values())
 
 
-@pytest.mark.parametrize("credit", CREDITS)
+@pytest.mark.parametrize("credit", ["full", "step"])
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_points_of_different_sub_tasks_stack_to_the_sum_of_the_loop(weighting: Weighting, credit: Credit) -> None:
     model, rule = learner(), wg.SGD(0.2)
@@ -117,7 +117,7 @@ def test_all_points_at_once_are_algorithm_1() -> None:
     assert relative_error(found[1], found[0]) < 1e-10
 
 
-@pytest.mark.parametrize("credit", CREDITS)
+@pytest.mark.parametrize("credit", ["full", "step"])
 def test_padding_changes_shapes_and_no_number(credit: Credit) -> None:
     model, rule = learner(), wg.SGD(0.2)
     padded, bare = double_task(2, credit=credit), double_task(2, credit=credit, pad=False)

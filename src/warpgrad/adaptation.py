@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar, cast
 
 import torch
@@ -38,14 +38,16 @@ class Point:
     theta: Tensors
     buffers: Tensors
     state: Tensors
+    marks: Tensors = field(default_factory=dict)
+    """θ of earlier points that meta-losses refer to, see `Task.marks`: the i-th one's parameters are `i/name`."""
 
     def groups(self) -> Groups:
-        return {"theta": self.theta, "buffers": self.buffers, "state": self.state}
+        return {"theta": self.theta, "buffers": self.buffers, "state": self.state, "marks": self.marks}
 
     @classmethod
     def of(cls, k: Step, groups: Groups) -> Point:
         """The inverse of `groups`."""
-        return cls(k, groups["theta"], groups["buffers"], groups["state"])
+        return cls(k, groups["theta"], groups["buffers"], groups["state"], groups["marks"])
 
 
 @dataclass(frozen=True)
@@ -120,9 +122,15 @@ class Adaptation:
         """L_task(θ; φ) on the batch of step k, and the buffers after it."""
         return self._evaluate("loss", "adapt_batch", theta, buffers, k)
 
-    def meta_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step) -> Tensor:
+    def meta_loss(
+        self,
+        theta: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        k: Step,
+        marks: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
         """L_meta(θ; φ) on the meta-batch of step k. The statistics it moves are thrown away."""
-        return self._evaluate("meta_loss", "meta_batch", theta, buffers, k)[0]
+        return self._evaluate("meta_loss", "meta_batch", theta, buffers, k, marks)[0]
 
     def start_loss(self, point: Point) -> Tensor:
         """L_meta(θ_0; φ) at the point k = 0."""
@@ -165,8 +173,16 @@ class Adaptation:
 
     def transition(self, point: Point, inner: Inner, theta: Tensors, state: Tensors) -> Transition:
         """The step that an objective has computed already, freed from its graph."""
-        after = Point(following(point.k), detached(theta), inner.buffers, detached(state))
+        after = Point(following(point.k), detached(theta), inner.buffers, detached(state), point.marks)
         return Transition(point, inner.loss.detach(), detached(inner.gradient), after)
+
+    def marked(self, point: Point) -> Point:
+        """The point, with its θ among its marks where the task will refer to it."""
+        if not isinstance(point.k, int) or not self.task.marks(point.k):
+            return point
+        place = len(point.marks) // len(point.theta)
+        own = {f"{place}/{name}": value for name, value in point.theta.items()}
+        return replace(point, marks={**point.marks, **own})
 
     def check_finite(self, loss: Tensor, what: str, k: Step) -> None:
         """Stop at the first NaN, with the task and the step, before it reaches any parameter."""
@@ -196,9 +212,10 @@ class Adaptation:
         theta: Mapping[str, Tensor],
         buffers: Mapping[str, Tensor],
         k: Step,
+        marks: Mapping[str, Tensor] | None = None,
     ) -> tuple[Tensor, Tensors]:
         # Adaptation and the in-place objective share masks because they share the batch.
-        forward = self.learner.bind(theta, buffers, key=fold(self.key, cast(int, k), batch))
+        forward = self.learner.bind(theta, buffers, marks=marks, key=fold(self.key, cast(int, k), batch))
         value = scored(self.task, loss, forward, getattr(self.task, batch)(k), k)
         return value, forward.buffers
 

@@ -31,7 +31,7 @@ from warpgrad.errors import WarpgradError
 from warpgrad.learner import Learner
 from warpgrad.rules import Rule
 from warpgrad.tasks.continual import ContinualTask
-from warpgrad.tasks.sub_tasks import per_subtask
+from warpgrad.tasks.sub_tasks import per_subtask, predictions
 from warpgrad.tensors import Tensors, stack_trees
 
 SCORES = ("new", "old", "final", "forgetting", "transfer")
@@ -146,7 +146,8 @@ def _scores(learner: Learner, task: ContinualTask, point: Point, examples: tuple
 
     def one(theta: Tensors, buffers: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         forward = learner.bind(theta, buffers, training=False)
-        return {name: per_subtask(measure, forward, inputs, targets) for name, measure in task.measures.items()}
+        outputs = predictions(forward, inputs)
+        return {name: per_subtask(measure, outputs, targets) for name, measure in task.measures.items()}
 
     with torch.no_grad():
         return torch.vmap(one)(point.theta, point.buffers, *examples)

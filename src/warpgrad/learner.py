@@ -121,10 +121,11 @@ class Learner:
         buffers: Mapping[str, Tensor],
         *,
         phi: Mapping[str, Tensor] | None = None,
+        marks: Mapping[str, Tensor] | None = None,
         key: int | None = None,
         training: bool = True,
     ) -> Forward:
-        """The model at θ, φ and buffers, to be called like the module itself.
+        """The model at θ, φ and buffers, to be called like the module itself; `marks` are those of a point.
 
         With a key, dropout masks are functions of it, drawn by seeding torch's global generator; without one they
         come from that generator as it is.
@@ -134,7 +135,7 @@ class Learner:
             theta = {name: laid_channels_last(value) for name, value in theta.items()}
         if not training:
             buffers = self._test_buffers(buffers)
-        return Forward(self, theta, self.phi if phi is None else phi, buffers, key, training)
+        return Forward(self, theta, self.phi if phi is None else phi, buffers, key, training, marks)
 
     def adapted(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
         """A plain module of the user's own class with θ and buffers in it, in eval mode, free of this library.
@@ -214,8 +215,10 @@ class Forward:
         buffers: Mapping[str, Tensor],
         key: int | None,
         training: bool,
+        marks: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.learner = learner
+        self._marks = marks or {}
         self.buffers: Tensors = dict(buffers)
         self._theta, self._phi = theta, phi
         self._weights = {**theta, **phi}
@@ -227,6 +230,17 @@ class Forward:
         """The same model, through whose outputs no gradient reaches φ other than by way of θ."""
         phi = detached(self._phi)
         return Forward(self.learner, self._theta, phi, self.buffers, self._key, self._training)
+
+    def at_mark(self, place: int) -> Forward:
+        """The same model at the θ of an earlier point, a constant; gradients reach φ."""
+        prefix = f"{place}/"
+        theta = {name.removeprefix(prefix): value for name, value in self._marks.items() if name.startswith(prefix)}
+        if not theta:
+            raise WarpgradError(
+                "the meta-loss refers to the θ of an earlier point, which only Algorithm 1 keeps: use "
+                "Online(...), or a meta-loss that looks at one θ."
+            )
+        return Forward(self.learner, theta, self._phi, self.buffers, self._key, self._training)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         learner = self.learner

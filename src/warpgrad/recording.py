@@ -98,6 +98,7 @@ class Programs:
     ) -> None:
         """Record `compute`, and keep the program if its numbers are those of `compute` to the last bit."""
         outputs: Names = {}
+        flat = _distinct(flat)
 
         def pure(*values: Tensor) -> list[Tensor]:
             place = iter(values)
@@ -167,6 +168,16 @@ def _changes_nothing(node: Node) -> bool:
 def _meaning(node: Node) -> Hashable:
     """Equal for nodes that compute the same: the recorded operations have no side effects."""
     return node.target, repr(node.args), repr(node.kwargs)
+
+
+def _distinct(values: Sequence[Tensor]) -> list[Tensor]:
+    """The same values, each a tensor of its own: one that is given twice would become one input of a program."""
+    seen: set[int] = set()
+    found = []
+    for value in values:
+        found.append(value.clone() if id(value) in seen else value)
+        seen.add(id(value))
+    return found
 
 
 def _names(groups: Groups) -> Names:

@@ -58,7 +58,7 @@ class Online(Algorithm):
                 trace.add_sample(sample)
                 if k == 0:
                     trace.add("task_loss_first", transition.loss)
-                point, loss = transition.after, transition.loss
+                point, loss = adaptation.marked(transition.after), transition.loss
                 # Gradients that outlived their step would keep the next one from their memory.
                 del transition, sample
             trace.add("task_loss_last", loss)

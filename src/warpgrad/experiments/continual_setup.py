@@ -25,7 +25,7 @@ from warpgrad.method import Method
 from warpgrad.objectives import Approximate, Exact
 from warpgrad.rules import SGD
 from warpgrad.tasks.base import TaskFamily
-from warpgrad.tasks.continual import Weighting
+from warpgrad.tasks.continual import Credit, Weighting
 
 WARPED = ("warpgrad", "warp-current")
 """The methods with something to meta-learn."""
@@ -60,8 +60,9 @@ class ContinualConfig(Config):
     """Which of a warp's two layers a tanh follows; the text can mean either. `both` bounds what a warp adds by 1."""
     weighting: Literal["balanced", "printed", "mean"] = "balanced"
     """How the meta-loss weighs earlier sub-tasks; warp-current ignores them."""
-    credit: Literal["full", "step"] = "full"
-    """What φ is judged for on earlier sub-tasks: the step and the loss after it, as in Eq. 11, or the step alone."""
+    credit: Credit = "full"
+    """What φ is judged for on earlier sub-tasks: the step and the loss after it, as in Eq. 11; the step alone; or the
+    movement of predictions since they were learned."""
     objective: Literal["exact", "approximate"] = "exact"
     """L or L̂."""
     judge_start: float = 0.0

@@ -44,6 +44,11 @@ class Task(ABC):
         """The batch on which θ_0 itself is judged, where it is (`Online(judge_start=…)`); k is 0."""
         return self.meta_batch(k)
 
+    def marks(self, k: int) -> bool:
+        """Whether later meta-losses refer to θ_k, as `forward.at_mark(i)` for the i-th such k; Algorithm 1 keeps it."""
+        del k
+        return False
+
     def test_batches(self) -> Iterable[Batch]:
         """Held-out batches for the final score."""
         return ()

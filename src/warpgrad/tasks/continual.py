@@ -12,9 +12,15 @@ The meta-loss looks back, on validation batches, all terms at the same θ:
 | `mean`     | 1 / t           | the formula as it stands in App. C: early sub-tasks weigh more                    |
 | `current`  | 1 for i = t     | no looking back: the baseline that may forget                                    |
 
-φ acts on such a term twice: on the step that led to θ, and as a part of the model at θ. The θ of later sub-tasks are
-constants on a trajectory, and there the second path holds what was learned before by learning less of it. With
-`credit="step"` terms of earlier sub-tasks are given the first path alone: what the step did to them.
+φ acts on such a term twice: on the step that led to θ, and as a part of the model F at θ. The θ of later sub-tasks are
+constants on a trajectory, and there the second path holds what was learned before by learning less of it. So earlier
+sub-tasks can be given other terms, with the same values and other gradients; θ̄_i is θ when sub-task i ended:
+
+| credit     | an earlier sub-task i judges        | which is                                                      |
+|------------|-------------------------------------|---------------------------------------------------------------|
+| `full`     | F(θ; φ)                             | the prediction, as in Eq. 11                                  |
+| `step`     | F(θ; sg[φ])                         | what the step did to it                                       |
+| `movement` | F(θ; φ) − F(θ̄_i; φ) + sg[F(θ̄_i; φ)] | that, and what the model makes of the way θ has gone since θ̄_i |
 
     ContinualTask([TensorSubTask((x, y)) for x, y in my_data], F.cross_entropy, steps_per_subtask=20, batch_size=5)
 """
@@ -31,14 +37,22 @@ from warpgrad.errors import WarpgradError
 from warpgrad.keys import generator
 from warpgrad.learner import Forward
 from warpgrad.tasks.base import Task
-from warpgrad.tasks.sub_tasks import Examples, SeenExamples, SubTask, per_subtask, weighted
+from warpgrad.tasks.sub_tasks import (
+    Examples,
+    SeenExamples,
+    SubTask,
+    moved_predictions,
+    per_subtask,
+    predictions,
+    weighted,
+)
 from warpgrad.tasks.supervised import Loss
 
 Weighting = Literal["balanced", "printed", "mean", "current"]
 WEIGHTINGS: tuple[Weighting, ...] = ("balanced", "printed", "mean", "current")
 
-Credit = Literal["full", "step"]
-CREDITS: tuple[Credit, ...] = ("full", "step")
+Credit = Literal["full", "step", "movement"]
+CREDITS: tuple[Credit, ...] = ("full", "step", "movement")
 
 StartDraw = Callable[[int, Generator], Examples]
 """(place in `subtasks`, generator) -> examples that θ0 is judged on."""
@@ -48,7 +62,8 @@ class ContinualTask(Task):
     """A sequence of sub-tasks; k tells the sub-task. Beyond the end of the sequence the last one goes on.
 
     What bites: the meta-loss passes the batches of all seen sub-tasks through the model at once, so batch-norm in
-    training mode would normalise over their mixture.
+    training mode would normalise over their mixture. With `credit="movement"` dropout draws different masks for the two
+    ends of a movement.
     """
 
     steps: int
@@ -80,8 +95,9 @@ class ContinualTask(Task):
             meta_batch_size: Validation examples of each seen sub-task; `batch_size` if None.
             order: Places in `subtasks`, each once, in which they are learned; as given if None.
             weighting: How the meta-loss weighs what was seen.
-            credit: What φ is judged for on earlier sub-tasks: `full`, as in Eq. 11, or the `step` alone. Not for
-                `Approximate`, which holds the step constant and would have nothing left to judge there.
+            credit: What φ is judged for on earlier sub-tasks: `full`, as in Eq. 11, the `step` alone, or the `movement`
+                since they ended. `step` is not for `Approximate`, which holds the step constant and would have nothing
+                left to judge there; `movement` is for Algorithm 1, which keeps where they ended.
             pad: Give all meta-batches the same shape, so that points from different sub-tasks can be stacked. Dearer,
                 and not needed where tasks advance in step, as in Algorithm 1.
             start: Draws what θ0 is judged on; own validation data if None. At θ0 the task is not known yet: data of
@@ -112,7 +128,7 @@ class ContinualTask(Task):
         """What a sub-task is scored by: the loss, then the metrics."""
         self._seed = seed
         self._batch_size, self._meta_size = batch_size, meta_size
-        self._pad = pad and weighting != "current"
+        self._pad = pad and weighting != "current" and credit != "movement"
         self._start = start
         self.stack_key = (
             ContinualTask,
@@ -137,6 +153,10 @@ class ContinualTask(Task):
     def switches(self, k: int) -> bool:
         """Whether step k is the first one of another sub-task than step k − 1's."""
         return k > 0 and self.stage(k) != self.stage(k - 1)
+
+    def marks(self, k: int) -> bool:
+        """With `credit="movement"`, where a sub-task ended."""
+        return self.credit == "movement" and self.weighting != "current" and self.switches(k)
 
     def weights(self, k: int) -> tuple[float, ...]:
         """w_{i,t} at step k, in the order of learning; 0 for sub-tasks that are not seen yet."""
@@ -194,13 +214,17 @@ class ContinualTask(Task):
         if self.credit == "full" or len(inputs) == 1:
             return self.start_loss(forward, batch)
         measure = self.measures["loss"]
-        earlier = per_subtask(measure, forward.with_constant_warp(), inputs[:-1], targets[:-1])
+        if self.credit == "step":
+            outputs = predictions(forward.with_constant_warp(), inputs[:-1])
+        else:
+            outputs = moved_predictions(forward, inputs[:-1])
+        earlier = per_subtask(measure, outputs, targets[:-1])
         return (weights[:-1] * earlier).sum() + weights[-1] * measure(forward(inputs[-1]), targets[-1])
 
     def start_loss(self, forward: Forward, batch: SeenExamples) -> Tensor:
         """The weighted sum with full credit: no step led to θ0 that could be given any."""
         inputs, targets, weights = batch
-        return (weights * per_subtask(self.measures["loss"], forward, inputs, targets)).sum()
+        return (weights * per_subtask(self.measures["loss"], predictions(forward, inputs), targets)).sum()
 
     def metrics(self, forward: Forward, batch: Examples) -> dict[str, float]:
         inputs, targets = batch

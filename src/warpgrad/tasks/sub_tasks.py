@@ -69,7 +69,19 @@ def weighted(batches: Sequence[Examples], weights: Sequence[float]) -> SeenExamp
     return inputs, targets, torch.tensor(weights, dtype=dtype, device=inputs.device)
 
 
-def per_subtask(measure: Loss, forward: Forward, inputs: Tensor, targets: Tensor) -> Tensor:
-    """[T]: a measure of the model on the examples [T, n, …] of each sub-task, from one pass over all of them."""
-    predictions = forward(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
-    return torch.stack([measure(own, target) for own, target in zip(predictions, targets, strict=True)])
+def predictions(forward: Forward, inputs: Tensor) -> Tensor:
+    """The model's outputs for examples [T, n, …] of several sub-tasks, from one pass over all of them."""
+    outputs: Tensor = forward(inputs.flatten(0, 1))
+    return outputs.unflatten(0, inputs.shape[:2])
+
+
+def moved_predictions(forward: Forward, inputs: Tensor) -> Tensor:
+    """F(θ; φ) − F(θ̄_i; φ) + sg[F(θ̄_i; φ)] for examples [T, n, …], where θ̄_i is the i-th mark: the same numbers as
+    `predictions`, whose gradient for φ is that of how far they have moved since θ̄_i."""
+    before = torch.stack([forward.at_mark(place)(own) for place, own in enumerate(inputs)])
+    return predictions(forward, inputs) + (before.detach() - before)
+
+
+def per_subtask(measure: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """[T]: a measure of outputs [T, n, …] for the examples of each sub-task."""
+    return torch.stack([measure(own, target) for own, target in zip(outputs, targets, strict=True)])

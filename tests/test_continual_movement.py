@@ -1,0 +1,109 @@
+"""Earlier sub-tasks that judge how far their predictions have moved since they ended: `credit="movement"`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import warpgrad as wg
+from continual_problems import N, T, double_task, learner
+from problems import Recorder, central_differences, point_after, relative_error
+from test_continual_objective import stepped
+from warpgrad.adaptation import Adaptation, Point
+from warpgrad.engines import Engine
+from warpgrad.errors import WarpgradError
+from warpgrad.method import Method
+from warpgrad.objectives import Objective
+from warpgrad.recording import recorded_at_once
+from warpgrad.tasks.continual import ContinualTask
+from warpgrad.tensors import Tensors
+
+K, RATE = 2 * N + 1, 0.2
+"""A step of the third sub-task, with two to look back to."""
+
+
+def moving() -> ContinualTask:
+    return double_task(2, credit="movement")
+
+
+def mark(point: Point, place: int) -> Tensors:
+    prefix = f"{place}/"
+    return {name.removeprefix(prefix): value for name, value in point.marks.items() if name.startswith(prefix)}
+
+
+@pytest.mark.parametrize("objective", [wg.Exact(), wg.Approximate()])
+def test_the_gradient_is_that_of_the_movement(objective: Objective) -> None:
+    """Central differences of Σ_{i<t} w_i L(F(θ'; φ) − F(θ̄_i; φ) + F(θ̄_i; φ₀)) + w_t L(F(θ'; φ)), where θ' is the step
+    of φ (of φ₀ under the approximate objective) and φ₀ does not move."""
+    task, model, before = moving(), learner(), learner()
+    adaptation = Adaptation(model, wg.SGD(RATE), task, 0)
+    point = point_after(adaptation, K)
+    found = objective.step(adaptation, point)
+    inputs, targets, weights = task.meta_batch(K)
+
+    def expected() -> float:
+        moved = stepped(model if isinstance(objective, wg.Exact) else before, task, point, K, RATE)
+        outputs = [model.bind(moved, point.buffers)(x) for x in inputs]
+        for place in range(T - 1):
+            ended, x = mark(point, place), inputs[place]
+            outputs[place] += before.bind(ended, point.buffers)(x) - model.bind(ended, point.buffers)(x)
+        terms = [F.mse_loss(output, target) for output, target in zip(outputs, targets, strict=True)]
+        return (weights * torch.stack(terms)).sum().item()
+
+    full = objective.step(Adaptation(model, wg.SGD(RATE), double_task(2, pad=False), 0), point)
+    assert float(found.meta_loss) == pytest.approx(float(full.meta_loss), rel=1e-13), "the loss itself is the same"
+    assert relative_error(found.phi, central_differences(expected, model.phi)) < 1e-8
+    assert relative_error(found.phi, full.phi) > 1e-2
+
+
+def test_what_has_not_moved_judges_nothing() -> None:
+    """At θ̄_i and with hardly a step to take, earlier sub-tasks have no gradient; under full credit they do."""
+    task, model, rule = moving(), learner(), wg.SGD(1e-14)
+    adaptation = Adaptation(model, rule, task, 0)
+    point = point_after(adaptation, K)
+    found = wg.Exact().step(adaptation, point)
+    inputs, targets, weights = task.meta_batch(K)
+    alone = weights[-1] * F.mse_loss(model.bind(point.theta, point.buffers)(inputs[-1]), targets[-1])
+    slopes = torch.autograd.grad(alone, list(model.phi.values()))
+    expected = dict(zip(model.phi, slopes, strict=True))
+    assert relative_error(found.phi, expected) < 1e-12
+    full = wg.Exact().step(Adaptation(model, rule, double_task(2, pad=False), 0), point)
+    assert relative_error(full.phi, expected) > 1e-2
+
+
+def test_a_point_carries_theta_of_every_sub_task_that_ended() -> None:
+    task, model = moving(), learner()
+    adaptation = Adaptation(model, wg.SGD(RATE), task, 0)
+    for k, count in ((0, 0), (N - 1, 0), (N, 1), (2 * N - 1, 1), (2 * N, 2), (T * N, 2)):
+        assert len(point_after(adaptation, k).marks) == count * len(model.theta0)
+    point = point_after(adaptation, K)
+    for place in range(T - 1):
+        ended = point_after(adaptation, (place + 1) * N).theta
+        assert all(torch.equal(value, ended[name]) for name, value in mark(point, place).items())
+    assert not point_after(Adaptation(model, wg.SGD(RATE), double_task(2), 0), K).marks, "other credits need none"
+
+
+def test_stacked_and_recorded_trajectories_are_the_loops() -> None:
+    tasks = [double_task(seed, credit="movement") for seed in (1, 2, 3)]
+    found: dict[Engine, Tensors] = {}
+    with recorded_at_once():
+        for engine in ("loop", "batched", "recorded"):
+            recorder = Recorder()
+            algorithm = wg.Online(steps=T * N, tasks=3, engine=engine)
+            algorithm.meta_step(Method(learner(), wg.SGD(RATE), wg.Exact()), tasks, [0, 1, 2], recorder)
+            (found[engine],) = recorder.of("phi")
+    assert relative_error(found["batched"], found["loop"]) < 1e-10
+    assert relative_error(found["recorded"], found["loop"]) < 1e-10
+
+
+def test_points_without_marks_are_refused_in_a_sentence() -> None:
+    method = Method(learner(), wg.SGD(RATE), wg.Exact())
+    offline = wg.Offline(steps=T * N, tasks=2, samples=None, engine="loop")
+    with pytest.raises(WarpgradError, match=r"only Algorithm 1 keeps: use Online\(\.\.\.\)"):
+        offline.meta_step(method, [moving(), moving()], [0, 1], Recorder())
+    adaptation = Adaptation(method.learner, method.rule, moving(), 0)
+    with pytest.raises(WarpgradError, match="only Algorithm 1 keeps"):
+        wg.Exact().step(adaptation, replace(point_after(adaptation, K), marks={}))
