@@ -71,8 +71,8 @@ def weighted(batches: Sequence[Examples], weights: Sequence[float]) -> SeenExamp
 
 def predictions(forward: Forward, inputs: Tensor) -> Tensor:
     """The model's outputs for examples [T, n, …] of several sub-tasks, from one pass over all of them."""
-    outputs: Tensor = forward(inputs.flatten(0, 1))
-    return outputs.unflatten(0, inputs.shape[:2])
+    outputs: Tensor = forward(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
+    return outputs
 
 
 def moved_predictions(forward: Forward, inputs: Tensor) -> Tensor:
