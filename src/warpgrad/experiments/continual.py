@@ -94,7 +94,6 @@ class Continual(Experiment[ContinualConfig]):
                 Row("WarpGrad"),
                 *PLAIN,
                 Row("warp for the current sub-task", CURRENT),
-                Row("warp for the current sub-task, start judged less", {**CURRENT, "judge_start": 2.5}),
                 EWC,
             ),
             seeds=4,
