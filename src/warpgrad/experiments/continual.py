@@ -50,7 +50,7 @@ EWC = Row("EWC", {"method": "ewc", "lr": 0.003, "strength": 1e4})
 
 CURRENT = {"method": "warp-current"}
 STEP = {"weighting": "balanced", "credit": "step", "judge_start": 2.5, "meta_lr": 0.0015}
-"""Where earlier sub-tasks judge the step alone: the settings that this did best with."""
+"""Where earlier sub-tasks judge the step alone: the settings of the records made so."""
 
 
 class Continual(Experiment[ContinualConfig]):
