@@ -18,7 +18,7 @@ from torch import Tensor
 
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.keys import fold
-from warpgrad.learner import Forward, Learner
+from warpgrad.learner import Forward, Learner, Way
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, shapes
@@ -127,10 +127,11 @@ class Adaptation:
         theta: Mapping[str, Tensor],
         buffers: Mapping[str, Tensor],
         k: Step,
-        marks: Mapping[str, Tensor] | None = None,
+        before: Point | None = None,
     ) -> Tensor:
-        """L_meta(θ; φ) on the meta-batch of step k. The statistics it moves are thrown away."""
-        return self._evaluate("meta_loss", "meta_batch", theta, buffers, k, marks)[0]
+        """L_meta(θ; φ) on the meta-batch of step k, which led from `before` to θ where a step did. The statistics it
+        moves are thrown away."""
+        return self._evaluate("meta_loss", "meta_batch", theta, buffers, k, before)[0]
 
     def start_loss(self, point: Point) -> Tensor:
         """L_meta(θ_0; φ) at the point k = 0."""
@@ -212,12 +213,18 @@ class Adaptation:
         theta: Mapping[str, Tensor],
         buffers: Mapping[str, Tensor],
         k: Step,
-        marks: Mapping[str, Tensor] | None = None,
+        before: Point | None = None,
     ) -> tuple[Tensor, Tensors]:
         # Adaptation and the in-place objective share masks because they share the batch.
-        forward = self.learner.bind(theta, buffers, marks=marks, key=fold(self.key, cast(int, k), batch))
+        key = fold(self.key, cast(int, k), batch)
+        forward = self.learner.bind(theta, buffers, way=way(before), key=key)
         value = scored(self.task, loss, forward, getattr(self.task, batch)(k), k)
         return value, forward.buffers
+
+
+def way(before: Point | None) -> Way:
+    """What a meta-loss can look back to from a θ that a step from `before` led to."""
+    return Way({}, {}) if before is None else Way(before.theta, before.marks)
 
 
 def scored(task: Task, role: Role, forward: Forward, batch: Any, k: Step) -> Tensor:

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from warpgrad.adaptation import Adaptation, Point, Role, Source, Step, non_finite, scored
-from warpgrad.learner import Learner
+from warpgrad.adaptation import Adaptation, Point, Role, Source, Step, non_finite, scored, way
+from warpgrad.learner import Learner, Way
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors, stack_trees
@@ -94,15 +94,15 @@ class BatchedAdaptation(Adaptation):
         theta: Mapping[str, Tensor],
         buffers: Mapping[str, Tensor],
         k: Step,
-        marks: Mapping[str, Tensor] | None = None,
+        before: Point | None = None,
     ) -> tuple[Tensor, Tensors]:
-        def one(own_theta: Tensors, own_buffers: Tensors, own_marks: Tensors, own_batch: Any) -> tuple[Tensor, Tensors]:
-            forward = self.learner.bind(own_theta, own_buffers, marks=own_marks, key=self.key)
+        def one(own_theta: Tensors, own_buffers: Tensors, own_way: Way, own_batch: Any) -> tuple[Tensor, Tensors]:
+            forward = self.learner.bind(own_theta, own_buffers, way=own_way, key=self.key)
             return scored(self.task, loss, forward, own_batch, k), forward.buffers
 
         # Fused attention cannot be mapped over a stack; its plain form can.
         with sdpa_kernel(SDPBackend.MATH):
-            return self.per_task(one, theta, buffers, marks or {}, self._batches(batch, k))
+            return self.per_task(one, theta, buffers, way(before), self._batches(batch, k))
 
     def _batches(self, source: Source, k: Step) -> Any:
         """The stacked batches; made anew only for another step, stacked anew only if a task hands out other objects."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,9 @@ from warpgrad.second_order import SecondOrderKernels
 from warpgrad.starts import Start, owners_of, start_policies
 from warpgrad.swapping import Swapper
 from warpgrad.tensors import Tensors, detached, laid_channels_last, select
+
+SHORTEST = 1e-10
+"""Steps that are much shorter have no direction: their gradients through it vanish instead of being undefined."""
 
 
 class Learner:
@@ -121,11 +124,11 @@ class Learner:
         buffers: Mapping[str, Tensor],
         *,
         phi: Mapping[str, Tensor] | None = None,
-        marks: Mapping[str, Tensor] | None = None,
+        way: Way | None = None,
         key: int | None = None,
         training: bool = True,
     ) -> Forward:
-        """The model at θ, φ and buffers, to be called like the module itself; `marks` are those of a point.
+        """The model at θ, φ and buffers, to be called like the module itself; `way` is how it came to θ.
 
         With a key, dropout masks are functions of it, drawn by seeding torch's global generator; without one they
         come from that generator as it is.
@@ -135,7 +138,7 @@ class Learner:
             theta = {name: laid_channels_last(value) for name, value in theta.items()}
         if not training:
             buffers = self._test_buffers(buffers)
-        return Forward(self, theta, self.phi if phi is None else phi, buffers, key, training, marks)
+        return Forward(self, theta, self.phi if phi is None else phi, buffers, key, training, way)
 
     def adapted(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
         """A plain module of the user's own class with θ and buffers in it, in eval mode, free of this library.
@@ -200,6 +203,15 @@ class Learner:
         return SecondOrderKernels(constant=theta.values() if self._twice == "phi" else ())
 
 
+class Way(NamedTuple):
+    """How a trajectory came to θ: constants that a meta-loss can look back to."""
+
+    origin: Tensors
+    """θ before the step that led here; empty where none did."""
+    marks: Tensors
+    """θ of earlier points, see `Task.marks`: the i-th one's parameters are `i/name`."""
+
+
 class Forward:
     """A learner bound to θ, φ and buffers: a pure function that is called like the module.
 
@@ -215,10 +227,10 @@ class Forward:
         buffers: Mapping[str, Tensor],
         key: int | None,
         training: bool,
-        marks: Mapping[str, Tensor] | None = None,
+        way: Way | None = None,
     ) -> None:
         self.learner = learner
-        self._marks = marks or {}
+        self._way = way or Way({}, {})
         self.buffers: Tensors = dict(buffers)
         self._theta, self._phi = theta, phi
         self._weights = {**theta, **phi}
@@ -231,10 +243,25 @@ class Forward:
         phi = detached(self._phi)
         return Forward(self.learner, self._theta, phi, self.buffers, self._key, self._training)
 
+    def by_direction(self, weight: float) -> Forward:
+        """The same model at θ̃ = sg[θ] + weight · (d̂ − sg[d̂]), with d = θ − θ_before the step that led to θ and
+        d̂ = d · sg‖d‖ / ‖d‖: the same numbers, and gradients through the step that know its direction alone.
+        """
+        if not self._way.origin:
+            raise WarpgradError("the meta-loss looks at the step that led to θ, and none did: use Exact().")
+        step = {name: value - self._way.origin[name] for name, value in self._theta.items()}
+        square = torch.stack([part.square().sum() for part in step.values()]).sum() + SHORTEST**2
+        turned = weight * square.detach().sqrt() * square.rsqrt()
+        theta = {}
+        for name, part in step.items():
+            scaled = turned * part
+            theta[name] = self._theta[name].detach() + (scaled - scaled.detach())
+        return Forward(self.learner, theta, self._phi, self.buffers, self._key, self._training, self._way)
+
     def at_mark(self, place: int) -> Forward:
         """The same model at the θ of an earlier point, a constant; gradients reach φ."""
         prefix = f"{place}/"
-        theta = {name.removeprefix(prefix): value for name, value in self._marks.items() if name.startswith(prefix)}
+        theta = {name.removeprefix(prefix): value for name, value in self._way.marks.items() if name.startswith(prefix)}
         if not theta:
             raise WarpgradError(
                 "the meta-loss refers to the θ of an earlier point, which only Algorithm 1 keeps: use "

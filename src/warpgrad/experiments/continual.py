@@ -48,9 +48,13 @@ PLAIN = (Row("no warp", {"method": "no-warp"}), Row("no warp, lr 0.01", {"method
 EWC = Row("EWC", {"method": "ewc", "lr": 0.003, "strength": 1e4})
 """Rows that meta-learn nothing."""
 
-CURRENT = {"method": "warp-current"}
+CURRENT = {"method": "warp-current", "credit": "full"}
+"""Without earlier sub-tasks in the meta-loss all credits are one."""
+MOVEMENT = {"credit": "movement"}
 STEP = {"weighting": "balanced", "credit": "step", "judge_start": 2.5, "meta_lr": 0.0015}
-"""Where earlier sub-tasks judge the step alone: the settings of the records made so."""
+"""Where earlier sub-tasks judge other things: the settings of the records made so."""
+LONG = {"meta_steps": 5000}
+"""As long as the six core-hours of a comparison allow."""
 
 
 class Continual(Experiment[ContinualConfig]):
@@ -68,7 +72,7 @@ class Continual(Experiment[ContinualConfig]):
                 meta_schedule="cosine",
                 judge_start=50.0,
                 weighting="mean",
-                credit="movement",
+                credit="direction",
                 validate_every=50,
             ),
             "alphabets": ContinualConfig(
@@ -91,10 +95,21 @@ class Continual(Experiment[ContinualConfig]):
             "Loss of new and old sub-tasks on held-out tasks",
             "continual",
             (
-                Row("WarpGrad"),
+                Row("WarpGrad", LONG),
                 *PLAIN,
-                Row("warp for the current sub-task", CURRENT),
+                Row("warp for the current sub-task", {**CURRENT, **LONG}),
                 EWC,
+            ),
+            seeds=4,
+            preset="small",
+        ),
+        Table(
+            "continual-movement",
+            "Loss of new and old sub-tasks on held-out tasks, where the length of a step is credited too",
+            "continual",
+            (
+                Row("WarpGrad", MOVEMENT),
+                Row("warp for the current sub-task", {"method": "warp-current", **MOVEMENT}),
             ),
             seeds=4,
             preset="small",
@@ -106,7 +121,7 @@ class Continual(Experiment[ContinualConfig]):
             (
                 Row("WarpGrad", {**STEP, "meta_steps": 2000}),
                 Row("WarpGrad, credit as in Eq. 11", {**STEP, "meta_steps": 2000, "credit": "full"}),
-                Row("warp for the current sub-task", {**STEP, **CURRENT, "meta_steps": 2000}),
+                Row("warp for the current sub-task", {**CURRENT, **STEP, "meta_steps": 2000}),
             ),
             seeds=4,
             preset="small",
@@ -116,8 +131,8 @@ class Continual(Experiment[ContinualConfig]):
             "Loss of new and old sub-tasks on held-out tasks, where earlier ones judge the step alone for longer",
             "continual",
             (
-                Row("WarpGrad", {**STEP, "meta_steps": 5000}),
-                Row("warp for the current sub-task", {**STEP, **CURRENT, "meta_steps": 5000}),
+                Row("WarpGrad", {**STEP, **LONG}),
+                Row("warp for the current sub-task", {**CURRENT, **STEP, **LONG}),
             ),
             seeds=4,
             preset="small",
@@ -182,10 +197,10 @@ class Continual(Experiment[ContinualConfig]):
             )
         if config.patience is not None and config.patience < 1:
             raise WarpgradError(f"patience={config.patience}: wait for at least 1 validation, or None for no choice.")
-        if config.credit == "step" and config.objective == "approximate":
+        if config.credit in ("step", "direction") and config.objective == "approximate":
             raise WarpgradError(
-                "credit=step judges the step on earlier sub-tasks, which the approximate objective holds constant: "
-                "nothing would look back; choose objective=exact or credit=full."
+                f"credit={config.credit} judges the step on earlier sub-tasks, which the approximate objective holds "
+                "constant; choose objective=exact, or credit=full or movement."
             )
         if config.alphabets < 3:
             raise WarpgradError(f"alphabets={config.alphabets}: training, validation and test need one each.")

@@ -61,8 +61,8 @@ class ContinualConfig(Config):
     weighting: Literal["balanced", "printed", "mean"] = "balanced"
     """How the meta-loss weighs earlier sub-tasks; warp-current ignores them."""
     credit: Credit = "full"
-    """What φ is judged for on earlier sub-tasks: the step and the loss after it, as in Eq. 11; the step alone; or the
-    movement of predictions since they were learned."""
+    """What φ is judged for on earlier sub-tasks: the step and the loss after it, as in Eq. 11; the step alone; the
+    movement of predictions since they were learned; or that, and of the step its direction alone."""
     objective: Literal["exact", "approximate"] = "exact"
     """L or L̂."""
     judge_start: float = 0.0

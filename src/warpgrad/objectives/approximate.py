@@ -19,7 +19,7 @@ class Approximate(Objective):
         learner = adaptation.learner
         transition = adaptation.step(point)
         after = transition.after
-        meta_loss = adaptation.meta_loss(after.theta, after.buffers, point.k, point.marks)
+        meta_loss = adaptation.meta_loss(after.theta, after.buffers, point.k, point)
         adaptation.check_finite(meta_loss, "the meta loss", point.k)
         (phi,) = gradients(meta_loss.sum(), learner.phi, what="the meta loss", allow_unused=learner.allow_unused)
         return ObjectiveStep(transition, meta_loss.detach(), phi, {})

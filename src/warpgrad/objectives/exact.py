@@ -21,7 +21,7 @@ class Exact(Objective):
         with learner.second_order(mapped=adaptation.mapped):
             inner = adaptation.inner(point, create_graph=True)
         new_theta, new_state = adaptation.update(inner.gradient, point.state, point.theta)
-        meta_loss = adaptation.meta_loss(new_theta, inner.buffers, point.k, point.marks)
+        meta_loss = adaptation.meta_loss(new_theta, inner.buffers, point.k, point)
         adaptation.check_finite(meta_loss, "the meta loss", point.k)
         phi, meta = gradients(
             meta_loss.sum(), learner.phi, rule.meta, what="the meta loss", allow_unused=learner.allow_unused

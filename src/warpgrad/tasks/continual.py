@@ -21,6 +21,11 @@ sub-tasks can be given other terms, with the same values and other gradients; θ
 | `full`     | F(θ; φ)                             | the prediction, as in Eq. 11                                  |
 | `step`     | F(θ; sg[φ])                         | what the step did to it                                       |
 | `movement` | F(θ; φ) − F(θ̄_i; φ) + sg[F(θ̄_i; φ)] | that, and what the model makes of the way θ has gone since θ̄_i |
+| `direction` | the same, with θ̃ for the first θ  | the movement, and of the step its direction alone, several times |
+
+Here θ̃ = sg[θ] + w(d̂ − sg[d̂]), where d̂ has the direction of the step and a constant length. Through its length a step
+can spare earlier sub-tasks only by learning less of the current one, which later steps make up for; through its
+direction it spares them for good, and for all points to come (w), of which only the next one judges it.
 
     ContinualTask([TensorSubTask((x, y)) for x, y in my_data], F.cross_entropy, steps_per_subtask=20, batch_size=5)
 """
@@ -51,8 +56,10 @@ from warpgrad.tasks.supervised import Loss
 Weighting = Literal["balanced", "printed", "mean", "current"]
 WEIGHTINGS: tuple[Weighting, ...] = ("balanced", "printed", "mean", "current")
 
-Credit = Literal["full", "step", "movement"]
-CREDITS: tuple[Credit, ...] = ("full", "step", "movement")
+Credit = Literal["full", "step", "movement", "direction"]
+CREDITS: tuple[Credit, ...] = ("full", "step", "movement", "direction")
+MOVING: tuple[Credit, ...] = ("movement", "direction")
+"""Those that look back to where earlier sub-tasks ended."""
 
 StartDraw = Callable[[int, Generator], Examples]
 """(place in `subtasks`, generator) -> examples that θ0 is judged on."""
@@ -62,8 +69,8 @@ class ContinualTask(Task):
     """A sequence of sub-tasks; k tells the sub-task. Beyond the end of the sequence the last one goes on.
 
     What bites: the meta-loss passes the batches of all seen sub-tasks through the model at once, so batch-norm in
-    training mode would normalise over their mixture. With `credit="movement"` dropout draws different masks for the two
-    ends of a movement.
+    training mode would normalise over their mixture. With `credit="movement"` or `"direction"` dropout draws different
+    masks for the two ends of a movement.
     """
 
     steps: int
@@ -80,6 +87,7 @@ class ContinualTask(Task):
         order: Sequence[int] | None = None,
         weighting: Weighting = "balanced",
         credit: Credit = "full",
+        direction_weight: float = 5.0,
         pad: bool = True,
         start: StartDraw | None = None,
         metrics: Mapping[str, Loss] | None = None,
@@ -95,9 +103,11 @@ class ContinualTask(Task):
             meta_batch_size: Validation examples of each seen sub-task; `batch_size` if None.
             order: Places in `subtasks`, each once, in which they are learned; as given if None.
             weighting: How the meta-loss weighs what was seen.
-            credit: What φ is judged for on earlier sub-tasks: `full`, as in Eq. 11, the `step` alone, or the `movement`
-                since they ended. `step` is not for `Approximate`, which holds the step constant and would have nothing
-                left to judge there; `movement` is for Algorithm 1, which keeps where they ended.
+            credit: What φ is judged for on earlier sub-tasks: `full`, as in Eq. 11, the `step` alone, the `movement`
+                since they ended, or that with the step's `direction` alone. `step` and `direction` are not for
+                `Approximate`, which holds the step constant; the last two are for Algorithm 1, which keeps where
+                sub-tasks ended.
+            direction_weight: w of `credit="direction"`.
             pad: Give all meta-batches the same shape, so that points from different sub-tasks can be stacked. Dearer,
                 and not needed where tasks advance in step, as in Algorithm 1.
             start: Draws what θ0 is judged on; own validation data if None. At θ0 the task is not known yet: data of
@@ -121,14 +131,16 @@ class ContinualTask(Task):
         if credit not in CREDITS:
             raise WarpgradError(f"credit={credit!r} is unknown; choose one of {', '.join(CREDITS)}.")
         self.name = name
-        self.weighting, self.credit = weighting, credit
+        if not 0 < direction_weight < float("inf"):
+            raise WarpgradError(f"direction_weight={direction_weight}: a weight must be finite and above 0.")
+        self.weighting, self.credit, self.direction_weight = weighting, credit, direction_weight
         self.steps_per_subtask = steps_per_subtask
         self.steps = steps_per_subtask * len(self.order)
         self.measures: dict[str, Loss] = {"loss": loss, **(metrics or {})}
         """What a sub-task is scored by: the loss, then the metrics."""
         self._seed = seed
         self._batch_size, self._meta_size = batch_size, meta_size
-        self._pad = pad and weighting != "current" and credit != "movement"
+        self._pad = pad and weighting != "current" and credit not in MOVING
         self._start = start
         self.stack_key = (
             ContinualTask,
@@ -139,6 +151,7 @@ class ContinualTask(Task):
             meta_size,
             weighting,
             credit,
+            direction_weight,
             pad,
         )
 
@@ -155,8 +168,8 @@ class ContinualTask(Task):
         return k > 0 and self.stage(k) != self.stage(k - 1)
 
     def marks(self, k: int) -> bool:
-        """With `credit="movement"`, where a sub-task ended."""
-        return self.credit == "movement" and self.weighting != "current" and self.switches(k)
+        """Where a sub-task ended, for credits that look back to it."""
+        return self.credit in MOVING and self.weighting != "current" and self.switches(k)
 
     def weights(self, k: int) -> tuple[float, ...]:
         """w_{i,t} at step k, in the order of learning; 0 for sub-tasks that are not seen yet."""
@@ -217,7 +230,8 @@ class ContinualTask(Task):
         if self.credit == "step":
             outputs = predictions(forward.with_constant_warp(), inputs[:-1])
         else:
-            outputs = moved_predictions(forward, inputs[:-1])
+            after = forward.by_direction(self.direction_weight) if self.credit == "direction" else forward
+            outputs = moved_predictions(after, inputs[:-1])
         earlier = per_subtask(measure, outputs, targets[:-1])
         return (weights[:-1] * earlier).sum() + weights[-1] * measure(forward(inputs[-1]), targets[-1])
 
