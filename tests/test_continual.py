@@ -326,6 +326,7 @@ def test_the_seen_curve_is_the_mean_over_current_and_earlier_sub_tasks() -> None
         ({"patience": 0}, "patience=0: wait for at least 1 validation"),
         ({"judge_start": -1.0}, "judge_start=-1.0"),
         ({"credit": "step", "objective": "approximate"}, "choose objective=exact, or credit=full"),
+        ({"credit": "direction", "objective": "approximate"}, "credit=direction judges the step"),
         ({"meta_clip": -1.0}, "meta_clip=-1.0: it must be at least 0"),
         ({"method": "no-warp", "lr": -1.0}, "lr=-1.0"),
         ({"method": "ewc", "strength": -1.0}, "strength=-1.0"),

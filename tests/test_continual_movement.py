@@ -1,4 +1,5 @@
-"""Earlier sub-tasks that judge how far their predictions have moved since they ended: `credit="movement"`."""
+"""Earlier sub-tasks that judge how far their predictions have moved since they ended: `credit="movement"`, and with
+`credit="direction"` what of it the step's direction has brought about."""
 
 from __future__ import annotations
 
@@ -15,18 +16,19 @@ from test_continual_objective import stepped
 from warpgrad.adaptation import Adaptation, Point
 from warpgrad.engines import Engine
 from warpgrad.errors import WarpgradError
+from warpgrad.learner import Forward, Way
 from warpgrad.method import Method
 from warpgrad.objectives import Objective
 from warpgrad.recording import recorded_at_once
-from warpgrad.tasks.continual import ContinualTask
+from warpgrad.tasks.continual import MOVING, ContinualTask, Credit
 from warpgrad.tensors import Tensors
 
 K, RATE = 2 * N + 1, 0.2
 """A step of the third sub-task, with two to look back to."""
 
 
-def moving() -> ContinualTask:
-    return double_task(2, credit="movement")
+def moving(credit: Credit = "movement") -> ContinualTask:
+    return double_task(2, credit=credit)
 
 
 def mark(point: Point, place: int) -> Tensors:
@@ -59,6 +61,76 @@ def test_the_gradient_is_that_of_the_movement(objective: Objective) -> None:
     assert relative_error(found.phi, full.phi) > 1e-2
 
 
+def test_by_direction_the_length_of_a_step_is_a_constant() -> None:
+    """As above with θ̃ = θ'(φ₀) + w(d̂(φ) − d̂(φ₀)) for θ' in the terms of earlier sub-tasks, where d̂ is the step of φ at
+    the length of φ₀'s."""
+    task, model, before = moving("direction"), learner(), learner()
+    adaptation = Adaptation(model, wg.SGD(RATE), task, 0)
+    point = point_after(adaptation, K)
+    found = wg.Exact().step(adaptation, point)
+    inputs, targets, weights = task.meta_batch(K)
+    reached = stepped(before, task, point, K, RATE)
+    length = norm({name: value - point.theta[name] for name, value in reached.items()})
+
+    def expected() -> float:
+        moved = stepped(model, task, point, K, RATE)
+        step = {name: value - point.theta[name] for name, value in moved.items()}
+        turned = {
+            name: value + task.direction_weight * (length / norm(step) * step[name] - (value - point.theta[name]))
+            for name, value in reached.items()
+        }
+        outputs = [model.bind(turned, point.buffers)(x) for x in inputs[:-1]]
+        for place, x in enumerate(inputs[:-1]):
+            ended = mark(point, place)
+            outputs[place] += before.bind(ended, point.buffers)(x) - model.bind(ended, point.buffers)(x)
+        outputs.append(model.bind(moved, point.buffers)(inputs[-1]))
+        terms = [F.mse_loss(output, target) for output, target in zip(outputs, targets, strict=True)]
+        return (weights * torch.stack(terms)).sum().item()
+
+    movement = wg.Exact().step(Adaptation(model, wg.SGD(RATE), moving(), 0), point)
+    assert float(found.meta_loss) == pytest.approx(float(movement.meta_loss), rel=1e-13), "the loss itself is the same"
+    assert relative_error(found.phi, central_differences(expected, model.phi)) < 1e-8
+    assert relative_error(found.phi, movement.phi) > 1e-2
+
+
+def norm(tensors: Tensors) -> torch.Tensor:
+    return torch.cat([value.flatten() for value in tensors.values()]).norm()
+
+
+def outputs_along(length: float, dtype: torch.dtype) -> tuple[Forward, torch.Tensor, torch.Tensor]:
+    """A model that a step of this length led to, the length with a graph, and inputs."""
+    model = learner()
+    model.module.to(dtype)
+    origin = model.start(0)
+    stretch = torch.tensor(length, dtype=dtype, requires_grad=True)
+    theta = {name: value + stretch * torch.randn_like(value) for name, value in origin.items()}
+    return model.bind(theta, model.buffers(), way=Way(origin, {})), stretch, torch.randn(5, 1, dtype=dtype)
+
+
+def test_a_longer_step_in_the_same_direction_changes_nothing_by_direction() -> None:
+    forward, stretch, inputs = outputs_along(0.3, torch.float64)
+    outputs, plain = forward.by_direction(3.0)(inputs), forward(inputs)
+    assert torch.equal(outputs, plain), "the same numbers"
+    (along,) = torch.autograd.grad(outputs.square().sum(), stretch, retain_graph=True)
+    (expected,) = torch.autograd.grad(plain.square().sum(), stretch)
+    assert abs(along) < 1e-12 * abs(expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_where_there_was_no_step_its_direction_has_a_finite_gradient(dtype: torch.dtype) -> None:
+    forward, stretch, inputs = outputs_along(0.0, dtype)
+    (along,) = torch.autograd.grad(forward.by_direction(3.0)(inputs).square().sum(), stretch)
+    assert torch.isfinite(along)
+
+
+def test_a_step_is_needed_for_its_direction() -> None:
+    model = learner()
+    with pytest.raises(WarpgradError, match=r"and none did: use Exact\(\)"):
+        model.bind(model.start(0), model.buffers()).by_direction(1.0)
+    with pytest.raises(WarpgradError, match="direction_weight=0: a weight must be finite and above 0"):
+        ContinualTask(moving().subtasks, F.mse_loss, steps_per_subtask=1, batch_size=1, direction_weight=0)
+
+
 def test_what_has_not_moved_judges_nothing() -> None:
     """At θ̄_i and with hardly a step to take, earlier sub-tasks have no gradient; under full credit they do."""
     task, model, rule = moving(), learner(), wg.SGD(1e-14)
@@ -86,8 +158,9 @@ def test_a_point_carries_theta_of_every_sub_task_that_ended() -> None:
     assert not point_after(Adaptation(model, wg.SGD(RATE), double_task(2), 0), K).marks, "other credits need none"
 
 
-def test_stacked_and_recorded_trajectories_are_the_loops() -> None:
-    tasks = [double_task(seed, credit="movement") for seed in (1, 2, 3)]
+@pytest.mark.parametrize("credit", MOVING)
+def test_stacked_and_recorded_trajectories_are_the_loops(credit: Credit) -> None:
+    tasks = [double_task(seed, credit=credit) for seed in (1, 2, 3)]
     found: dict[Engine, Tensors] = {}
     with recorded_at_once():
         for engine in ("loop", "batched", "recorded"):
