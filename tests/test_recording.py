@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.fx import Graph
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import warpgrad as wg
 from problems import Recorder, conv_batch_norm, make_task, mlp
@@ -190,3 +191,18 @@ def test_what_changes_no_number_is_struck_out():
     graph.output(graph.call_function(aten.add.Tensor, (twice, again)))
     simplify(graph)
     assert [str(node.target) for node in graph.nodes] == ["x", "aten.mul.Scalar", "aten.add.Tensor", "output"]
+
+
+def test_views_that_undo_or_repeat_each_other_are_struck_out():
+    def turned(x):
+        again = x.t().t().view(2, 3).view(6).view(3, 2)
+        return again.expand(3, 2).transpose(0, 1).transpose(0, 1) + x.view(6).view(3, 2), x.transpose(0, 1) * 2
+
+    given = torch.randn(2, 3)
+    with torch.no_grad():
+        module = make_fx(turned, tracing_mode="fake")(given)
+    simplify(module.graph)
+    module.recompile()
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(module(given), turned(given), strict=True))
+    left = [str(node.target) for node in module.graph.nodes if node.op == "call_function"]
+    assert left == ["aten.view.default", "aten.add.Tensor", "aten.transpose.int", "aten.mul.Tensor"]

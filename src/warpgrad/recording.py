@@ -127,11 +127,13 @@ class Programs:
 
 
 def simplify(graph: Graph) -> None:
-    """Strike out what changes no number: copies of references, products with 1, what was computed before."""
+    """Strike out what changes no number: copies of references, views that undo each other, products with 1, what was
+    computed before."""
     seen: dict[Hashable, Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
+        _shorten(node)
         same = node.args[0] if _changes_nothing(node) else seen.setdefault(_meaning(node), node)
         if same is not node:
             node.replace_all_uses_with(same)
@@ -158,11 +160,37 @@ def _plain(value: Any) -> bool:
     return isinstance(value, int | float | str)
 
 
+_ATEN = torch.ops.aten
+_RESHAPES = (_ATEN.view.default, _ATEN._unsafe_view.default)
+_SWAPS = (_ATEN.t.default, _ATEN.transpose.int)
+"""Their own inverses."""
+
+
+def _shorten(node: Node) -> None:
+    """Let a reshape of a reshape, and a swap of the same swap, start from where the first one did."""
+    inner = node.args[0] if node.args else None
+    if not isinstance(inner, Node) or inner.op != "call_function":
+        return
+    if node.target is _ATEN.view.default and inner.target in _RESHAPES:
+        node.args = (inner.args[0], *node.args[1:])
+    elif node.target in _SWAPS and inner.target is node.target and inner.args[1:] == node.args[1:]:
+        node.target, node.args = _ATEN.alias.default, (inner.args[0],)
+
+
 def _changes_nothing(node: Node) -> bool:
     operation = node.target
-    if operation in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+    if operation in (_ATEN.detach.default, _ATEN.alias.default):
         return True
-    return operation is torch.ops.aten.mul.Scalar and bool(node.args[1] == 1)
+    if operation in (*_RESHAPES, _ATEN.expand.default):
+        source = node.args[0]
+        return isinstance(source, Node) and _layout(source) == _layout(node) is not None
+    return operation is _ATEN.mul.Scalar and bool(node.args[1] == 1)
+
+
+def _layout(node: Node) -> Hashable:
+    """Shape and strides of what a node returns; None where that is not one tensor."""
+    value = node.meta.get("val")
+    return (tuple(value.shape), tuple(value.stride())) if isinstance(value, Tensor) else None
 
 
 def _meaning(node: Node) -> Hashable:
