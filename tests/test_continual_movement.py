@@ -16,7 +16,7 @@ from test_continual_objective import stepped
 from warpgrad.adaptation import Adaptation, Point
 from warpgrad.engines import Engine
 from warpgrad.errors import WarpgradError
-from warpgrad.learner import Forward, Way
+from warpgrad.forward import Forward, Way
 from warpgrad.method import Method
 from warpgrad.objectives import Objective
 from warpgrad.recording import recorded_at_once

@@ -7,6 +7,7 @@ from warpgrad.batched import BatchedAdaptation
 from warpgrad.engine import EarlyStopping, meta_train
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.fitting import LearningCurve, adapt, evaluate, score
+from warpgrad.forward import Forward
 from warpgrad.initialisers import (
     FOMAML,
     MAML,
@@ -17,7 +18,7 @@ from warpgrad.initialisers import (
     MultiTask,
     Reptile,
 )
-from warpgrad.learner import Forward, Learner
+from warpgrad.learner import Learner
 from warpgrad.meta_optimiser import MetaOptimiser
 from warpgrad.method import Method
 from warpgrad.objectives import Approximate, Exact, InPlace, Objective, Through

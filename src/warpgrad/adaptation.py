@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.forward import Forward, Way
 from warpgrad.keys import fold
-from warpgrad.learner import Forward, Learner, Way
+from warpgrad.learner import Learner
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, shapes

@@ -16,7 +16,8 @@ from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from warpgrad.adaptation import Adaptation, Point, Role, Source, Step, non_finite, scored, way
-from warpgrad.learner import Learner, Way
+from warpgrad.forward import Way
+from warpgrad.learner import Learner
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors, stack_trees

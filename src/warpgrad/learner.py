@@ -10,13 +10,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from warpgrad.errors import WarpgradError
+from warpgrad.forward import Forward, Way
 from warpgrad.keys import fold, isolated_rng, seed_global
 from warpgrad.normalisation import (
     POLICIES,
@@ -32,9 +33,6 @@ from warpgrad.second_order import SecondOrderKernels
 from warpgrad.starts import Start, owners_of, start_policies
 from warpgrad.swapping import Swapper
 from warpgrad.tensors import Tensors, detached, laid_channels_last, select
-
-SHORTEST = 1e-10
-"""Steps that are much shorter have no direction: their gradients through it vanish instead of being undefined."""
 
 
 class Learner:
@@ -201,84 +199,3 @@ class Learner:
         if self._twice is None:
             return nullcontext()
         return SecondOrderKernels(constant=theta.values() if self._twice == "phi" else ())
-
-
-class Way(NamedTuple):
-    """How a trajectory came to θ: constants that a meta-loss can look back to."""
-
-    origin: Tensors
-    """θ before the step that led here; empty where none did."""
-    marks: Tensors
-    """θ of earlier points, see `Task.marks`: the i-th one's parameters are `i/name`."""
-
-
-class Forward:
-    """A learner bound to θ, φ and buffers: a pure function that is called like the module.
-
-    Buffers pass from call to call within one loss and are read from `buffers` afterwards; the tensors
-    that were bound are never written to. With a key, the n-th call always draws the same dropout masks.
-    """
-
-    def __init__(
-        self,
-        learner: Learner,
-        theta: Mapping[str, Tensor],
-        phi: Mapping[str, Tensor],
-        buffers: Mapping[str, Tensor],
-        key: int | None,
-        training: bool,
-        way: Way | None = None,
-    ) -> None:
-        self.learner = learner
-        self._way = way or Way({}, {})
-        self.buffers: Tensors = dict(buffers)
-        self._theta, self._phi = theta, phi
-        self._weights = {**theta, **phi}
-        self._key = key
-        self._training = training
-        self._calls = 0
-
-    def with_constant_warp(self) -> Forward:
-        """The same model, through whose outputs no gradient reaches φ other than by way of θ."""
-        phi = detached(self._phi)
-        return Forward(self.learner, self._theta, phi, self.buffers, self._key, self._training)
-
-    def by_direction(self, weight: float) -> Forward:
-        """The same model at θ̃ = sg[θ] + weight · (d̂ − sg[d̂]), with d = θ − θ_before the step that led to θ and
-        d̂ = d · sg‖d‖ / ‖d‖: the same numbers, and gradients through the step that know its direction alone.
-        """
-        if not self._way.origin:
-            raise WarpgradError("the meta-loss looks at the step that led to θ, and none did: use Exact().")
-        step = {name: value - self._way.origin[name] for name, value in self._theta.items()}
-        square = torch.stack([part.square().sum() for part in step.values()]).sum() + SHORTEST**2
-        turned = weight * square.detach().sqrt() * square.rsqrt()
-        theta = {}
-        for name, part in step.items():
-            scaled = turned * part
-            theta[name] = self._theta[name].detach() + (scaled - scaled.detach())
-        return Forward(self.learner, theta, self._phi, self.buffers, self._key, self._training, self._way)
-
-    def at_mark(self, place: int) -> Forward:
-        """The same model at the θ of an earlier point, a constant; gradients reach φ."""
-        prefix = f"{place}/"
-        theta = {name.removeprefix(prefix): value for name, value in self._way.marks.items() if name.startswith(prefix)}
-        if not theta:
-            raise WarpgradError(
-                "the meta-loss refers to the θ of an earlier point, which only Algorithm 1 keeps: use "
-                "Online(...), or a meta-loss that looks at one θ."
-            )
-        return Forward(self.learner, theta, self._phi, self.buffers, self._key, self._training)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        learner = self.learner
-        # Normalisation layers write to the buffers they are given, so they are given copies.
-        buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
-        learner._modes.apply(self._training)
-        if self._training and self._key is not None:
-            seed_global(learner.device, fold(self._key, self._calls))
-        self._calls += 1
-        tensors = {**self._weights, **buffers}
-        with learner._swapper.holding(tensors), learner._kernels(self._theta):
-            output = learner.module(*args, **kwargs)
-        self.buffers = detached({name: tensors[name] for name in buffers})
-        return output

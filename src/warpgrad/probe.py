@@ -16,7 +16,7 @@ from torch import Tensor
 from warpgrad.adaptation import Adaptation, Point
 from warpgrad.batched import BatchedAdaptation
 from warpgrad.errors import WarpgradError
-from warpgrad.learner import Forward
+from warpgrad.forward import Forward
 from warpgrad.method import Method
 from warpgrad.tasks.base import Batch, Task
 from warpgrad.tensors import flattened, leaves, refilled

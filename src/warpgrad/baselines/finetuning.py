@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from warpgrad.adaptation import Adaptation, Point
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.errors import WarpgradError
-from warpgrad.learner import Forward
+from warpgrad.forward import Forward
 from warpgrad.method import MetaUpdate, Method
 from warpgrad.ranks import add_up
 from warpgrad.tasks.base import Batch, Task

@@ -20,9 +20,10 @@ from torch.func import functional_call
 from warpgrad.bench.forwards import Loss, Named, convolutional, feed_forward, on_surface
 from warpgrad.experiments.continual_setup import ContinualConfig
 from warpgrad.experiments.continual_setup import network as sine_network
+from warpgrad.forward import Forward
 from warpgrad.keys import fold, generator
 from warpgrad.layers import warp_convnet
-from warpgrad.learner import Forward, Learner
+from warpgrad.learner import Learner
 from warpgrad.maze import AgentOptions, Maze, build_learner
 from warpgrad.recording import PATIENCE
 from warpgrad.tasks.base import Task

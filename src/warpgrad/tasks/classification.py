@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from warpgrad.learner import Forward
+from warpgrad.forward import Forward
 from warpgrad.tasks.base import Task
 from warpgrad.tasks.supervised import accuracy
 

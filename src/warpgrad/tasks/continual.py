@@ -39,8 +39,8 @@ from typing import Literal
 from torch import Generator, Tensor
 
 from warpgrad.errors import WarpgradError
+from warpgrad.forward import Forward
 from warpgrad.keys import generator
-from warpgrad.learner import Forward
 from warpgrad.tasks.base import Task
 from warpgrad.tasks.sub_tasks import (
     Examples,

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from warpgrad.errors import WarpgradError
-from warpgrad.learner import Forward
+from warpgrad.forward import Forward
 from warpgrad.tasks.supervised import Loss
 
 Split = Literal["train", "validation"]

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from warpgrad.errors import WarpgradError
+from warpgrad.forward import Forward
 from warpgrad.keys import fold, generator
-from warpgrad.learner import Forward
 from warpgrad.tasks.base import Task, TaskFamily
 
 Form = Literal["printed", "peaks"]
