@@ -45,11 +45,13 @@ CASES = {
         ("offline, η = 2", mlp, partial(wg.Offline, steps=3, samples=2), wg.Exact, "leap"),
         ("offline, η = 3", mlp, partial(wg.Offline, steps=3, samples=3, include_last=True), wg.Exact, "fixed"),
         ("offline, all", mlp, partial(wg.Offline, steps=3, samples=None), wg.Exact, "leap"),
+        ("offline, share", mlp, partial(wg.Offline, steps=4, samples=2, share=0.3), wg.Exact, "leap"),
         ("offline, interleaved", mlp, partial(wg.Offline, steps=3, samples=2, interleave=True), wg.Exact, "prior"),
         ("offline, θ0 alone", mlp, partial(wg.Offline, steps=3, samples=None), None, "leap"),
         ("continual", mlp, partial(wg.Continual, batches=2), wg.InPlace, "multi-task"),
         ("unrolled", mlp, partial(wg.Unrolled, steps=2), None, "fixed"),
         ("joint training", None, partial(JointTraining, steps=2), None, "fixed"),
+        ("joint training, averaged", None, partial(JointTraining, steps=2, averaged=True), None, "fixed"),
     ]
 }  # fmt: skip
 

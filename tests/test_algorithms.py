@@ -136,6 +136,39 @@ def test_offline_order_is_random_and_keyed():
     assert any(not torch.equal(a[name], b[name]) for a, b in zip(first, other, strict=True) for name in a)
 
 
+def test_a_share_of_the_points_is_replayed_at_random_and_theta0_learns_from_all():
+    """5 of 12 points, in updates of 2: each is the gradient of a point of the full replay, drawn by the key."""
+    method = wg.Method(wg.Learner(mlp()), wg.SGD(0.1), wg.Exact(), wg.Leap())
+    tasks = tasks_for(mlp)
+    whole = run(wg.Offline(steps=4, tasks=3), method, tasks)
+    part = run(wg.Offline(steps=4, tasks=3, share=0.4), method, tasks)
+    other = run(wg.Offline(steps=4, tasks=3, share=0.4), method, tasks, [21, 22, 23])
+    assert (len(whole.of("phi")), len(part.of("phi"))) == (12, 5)
+    matches = [
+        [place for place, known in enumerate(whole.of("phi")) if relative_error(found, known) < 1e-12]
+        for found in part.of("phi")
+    ]
+    assert all(len(match) == 1 for match in matches)
+    assert len({match[0] for match in matches}) == 5
+    assert any(relative_error(a, b) > 1e-6 for a, b in zip(part.of("phi"), other.of("phi"), strict=True))
+    assert relative_error(part.of("theta0")[0], whole.of("theta0")[0]) < 1e-12
+    assert len(run(wg.Offline(steps=4, tasks=3, share=0.4, samples=2), method, tasks).of("phi")) == 3
+
+
+def test_the_replay_buffer_holds_only_the_share_that_is_replayed(monkeypatch):
+    capacities = []
+    made = wg.algorithms.offline.ReplayBuffer
+
+    def watched(capacity, *rest):
+        capacities.append(capacity)
+        return made(capacity, *rest)
+
+    monkeypatch.setattr(wg.algorithms.offline, "ReplayBuffer", watched)
+    method = wg.Method(wg.Learner(mlp()), wg.SGD(0.1), wg.Exact(), wg.Leap())
+    run(wg.Offline(steps=4, tasks=3, share=0.25), method, tasks_for(mlp))
+    assert capacities == [3]
+
+
 def test_the_interleaved_form_updates_theta0_with_every_phi_update():
     method = wg.Method(wg.Learner(mlp()), wg.SGD(0.1), wg.Exact(), wg.Leap(), weight=2.0)
     tasks = tasks_for(mlp)
@@ -234,6 +267,9 @@ def test_the_work_of_algorithm_1_is_linear_in_k(initialiser):
         (lambda: wg.Online(steps=0, tasks=1), "steps=0: adaptation needs at least 1 step"),
         (lambda: wg.Online(steps=1, tasks=0), "tasks=0.*at least 1 task"),
         (lambda: wg.Offline(steps=1, tasks=1, samples=0), "samples=0"),
+        (lambda: wg.Offline(steps=1, tasks=1, share=0.0), "share=0.0"),
+        (lambda: wg.Offline(steps=1, tasks=1, share=1.5), "share=1.5"),
+        (lambda: wg.Offline(steps=1, tasks=1, share=0.5, interleave=True), "leave share= at 1"),
         (lambda: wg.Continual(tasks=1, batches=0), "batches=0"),
         (lambda: wg.Online(steps=1, tasks=1, reduction="max"), "reduction='max'"),
         (lambda: wg.Online(steps=1, tasks=1, engine="warp"), "engine='warp'"),

@@ -203,7 +203,19 @@ def headed_tasks(count=3):
     return tasks
 
 
-def joint_steps(model, tasks, steps, lr):
+def steps_in_turn(model, tasks, steps, lr):
+    """The reference: plain SGD on one batch after the other, through the head of its task."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=lr)
+    for k in range(steps):
+        for task in tasks:
+            x, y = task.adapt_batch(k)
+            optimiser.zero_grad()
+            F.mse_loss(model(x, task.head), y).backward()
+            optimiser.step()
+    return model
+
+
+def averaged_steps(model, tasks, steps, lr):
     """The reference: the mean loss over tasks for the body, the sum over heads for the heads."""
     for k in range(steps):
         model.zero_grad()
@@ -218,21 +230,27 @@ def joint_steps(model, tasks, steps, lr):
     return model
 
 
-def test_joint_training_is_descent_on_the_mean_loss_with_a_head_for_each_task():
+@pytest.mark.parametrize(("averaged", "reference"), [(False, steps_in_turn), (True, averaged_steps)])
+def test_joint_training_steps_once_per_task_batch_or_on_their_mean(averaged, reference):
     model = multi_headed().double()
     tasks = headed_tasks()
     batch = [tasks[0], tasks[2], tasks[0].with_seed(9)]
-    expected = joint_steps(copy.deepcopy(model), batch, steps=4, lr=0.1)
+    expected = reference(copy.deepcopy(model), batch, steps=4, lr=0.1)
     learner = wg.Learner(model, warp=(), allow_unused=True)
+    updates = []
 
     def update(group, gradient):
         assert group == "theta0"
+        updates.append(set(gradient))
         with torch.no_grad():
             for name, value in gradient.items():
                 learner.theta0[name] -= 0.1 * value
 
     idle = model.heads[1].weight.detach().clone()
-    record = JointTraining(steps=4, tasks=3).meta_step(Method(learner, SGD(0.1)), batch, [1, 2, 3], update)
+    algorithm = JointTraining(steps=4, tasks=3, averaged=averaged)
+    record = algorithm.meta_step(Method(learner, SGD(0.1)), batch, [1, 2, 3], update)
+    assert len(updates) == (4 if averaged else 12)
+    assert not any("heads.1.weight" in names for names in updates)
     for name, value in expected.named_parameters():
         torch.testing.assert_close(learner.theta0[name].detach(), value.detach())
     assert torch.equal(model.heads[1].weight, idle)

@@ -82,14 +82,19 @@ class ReplayBuffer:
     def on_disk(self) -> bool:
         return self._file is not None
 
-    def append(self, task: int, point: Point, increment: Tensors | None = None) -> None:
-        """Copy a point in. The first one fixes the layout of all."""
+    def lay_out(self, point: Point, increment: Tensors | None = None) -> dict[str, Tensors]:
+        """Fix the layout of all entries by the first one, whether it is stored or not; returns its parts."""
         sections = {"theta": point.theta, "buffers": point.buffers, "state": point.state}
         sections["increment"] = increment or {}
         if not self._rows:
             self._slots = _layout(sections)
             self._array = self._allocate()
             self._rows = {dtype: self._array.view(dtype) for dtype in {slot.dtype for slot in self._slots}}
+        return sections
+
+    def append(self, task: int, point: Point, increment: Tensors | None = None) -> None:
+        """Copy a point in."""
+        sections = self.lay_out(point, increment)
         assert isinstance(point.k, int), "stacked points are split before they are stored"
         place = self.reserve(task, point.k)
         for slot in self._slots:

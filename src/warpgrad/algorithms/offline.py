@@ -26,6 +26,9 @@ class Offline(Algorithm):
     With η = 1, K = 100 and 20 tasks, φ is updated 2000 times per meta-step. A remainder smaller than η is an
     update of its own, scaled by its own count; so η = all points is Algorithm 1.
 
+    With `share` below 1, each meta-step replays a random part of its points and stores no others: where replay is most
+    of the cost, many short meta-steps can learn more in the same time than few full ones.
+
     Several ranks evaluate equal shares of the η points (`sharing.py`). With η = 1 they take turns.
     """
 
@@ -35,6 +38,7 @@ class Offline(Algorithm):
         steps: int,
         tasks: int,
         samples: int | None = 1,
+        share: float = 1.0,
         interleave: bool = False,
         include_last: bool = False,
         budget: ReplayBudget | None = None,
@@ -45,6 +49,7 @@ class Offline(Algorithm):
         """
         Args:
             samples: η, points per update of φ; None for all of them.
+            share: Which part of the points is replayed in each meta-step, drawn at random; 1 is the paper's algorithm.
             interleave: Update θ0 along with φ, on the segments of the same η points, as the paper's box has it;
                 otherwise once per meta-step with the mean over tasks.
             include_last: Add θ_K to the points θ_0 … θ_{K−1}.
@@ -53,7 +58,15 @@ class Offline(Algorithm):
         super().__init__(steps=steps, tasks=tasks, reduction=reduction, engine=engine, chunk=chunk)
         if samples is not None and samples < 1:
             raise WarpgradError(f"samples={samples}: an update of φ needs at least 1 sample.")
+        if not 0 < share <= 1:
+            raise WarpgradError(f"share={share}: the part of the points that is replayed lies above 0 and up to 1.")
+        if interleave and share < 1:
+            raise WarpgradError(
+                "interleave=True takes the gradient of θ0 from all replayed points: leave share= at 1, or update θ0 once "
+                "per meta-step with interleave=False."
+            )
         self.samples = samples
+        self.share = share
         self.interleave = interleave
         self.include_last = include_last
         self.budget = budget or ReplayBudget()
@@ -65,7 +78,7 @@ class Offline(Algorithm):
         mine = self.ranks.share(len(tasks))
         order = self._order(method, tasks, fold(*keys))
         shares = Shares(order, self.samples or len(order) or 1, len(tasks), self.ranks)
-        points = sum(self._points(method, task) for task in tasks[mine])
+        points = sum(mine.start <= task < mine.stop for task, _ in order)
         buffer = ReplayBuffer(points + shares.incoming, self.budget, method.learner.device)
         try:
             first = mine.start
@@ -98,10 +111,11 @@ class Offline(Algorithm):
         return self.steps_of(task) + self.include_last
 
     def _order(self, method: Method, tasks: Sequence[Task], key: int) -> list[tuple[int, int]]:
-        """All (task, step) in random order: sampling without replacement, the same on every rank."""
+        """The (task, step) to replay, in random order: sampling without replacement, the same on every rank."""
         pairs = [(place, k) for place, task in enumerate(tasks) for k in range(self._points(method, task))]
         shuffled = torch.randperm(len(pairs), generator=generator(key, "replay"))
-        return [pairs[place] for place in shuffled.tolist()]
+        count = max(1, round(self.share * len(pairs)))
+        return [pairs[place] for place in shuffled[:count].tolist()]
 
     def _collect(
         self,
@@ -113,7 +127,7 @@ class Offline(Algorithm):
         meta: MetaGradient,
         trace: Trace,
     ) -> None:
-        """Adapt, and store every point; segment k is known one step later, so points are stored one step late."""
+        """Adapt, and store the points to be replayed; segment k is known one step later, so points are stored one step late."""
 
         def store(point: Point, segment: ThetaGradient | None) -> None:
             if not interleave:
@@ -178,8 +192,12 @@ def _store(
     columns = [adaptation.split(part) for part in (point.theta, point.buffers, point.state, _packed(segment))]
     assert isinstance(point.k, int), "trajectories are collected in step"
     for task, (theta, buffers, state, increment) in enumerate(zip(*columns, strict=True), start=first):
-        shares.collected((task, point.k), len(buffer))
-        buffer.append(task, Point(point.k, theta, buffers, state), increment)
+        own = Point(point.k, theta, buffers, state)
+        if (task, point.k) in shares:
+            shares.collected((task, point.k), len(buffer))
+            buffer.append(task, own, increment)
+        else:
+            buffer.lay_out(own, increment)  # this rank may receive points though it stores none of its own
 
 
 def _packed(segment: ThetaGradient | None) -> Tensors:

@@ -24,12 +24,13 @@ class Shares:
     """The shares of all updates of a meta-step, as one rank sees them, and the points it has for them."""
 
     def __init__(self, order: Sequence[Pair], eta: int, tasks: int, ranks: Ranks) -> None:
-        """`order` is that of all points of `tasks` tasks; each `eta` consecutive ones make an update."""
+        """`order` is that of the points to be replayed, of `tasks` tasks; each `eta` consecutive ones make an update."""
         self.updates: list[list[Pair]] = []
         """The points that this rank evaluates, update by update."""
         self.moves: list[tuple[int, int, Pair]] = []
         """Sender, receiver and point, for the points that this rank sends or receives, in an order common to all."""
         self._ranks = ranks
+        self._replayed = frozenset(order)
         self._places: dict[Pair, int] = {}
         holders = min(ranks.size, tasks)  # a rank without a task does not know what an entry looks like
         ends = [ranks.share(tasks, rank).stop for rank in range(holders)]
@@ -44,6 +45,10 @@ class Shares:
     def incoming(self) -> int:
         """How many points this rank receives."""
         return sum(receiver == self._ranks.index for _, receiver, _ in self.moves)
+
+    def __contains__(self, pair: object) -> bool:
+        """Whether a point is replayed at all."""
+        return pair in self._replayed
 
     def collected(self, pair: Pair, place: int) -> None:
         """Note where in the replay buffer a point lies."""

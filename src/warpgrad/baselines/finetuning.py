@@ -19,7 +19,7 @@ from warpgrad.forward import Forward
 from warpgrad.method import MetaUpdate, Method
 from warpgrad.ranks import add_up
 from warpgrad.tasks.base import Batch, Task
-from warpgrad.tensors import Accumulator
+from warpgrad.tensors import Accumulator, Tensors
 
 _HEADS = "heads"
 
@@ -73,37 +73,67 @@ class HeadedTask(Task):
 
 
 class JointTraining(Algorithm):
-    """K steps of joint training per meta-step: as much data as a meta-learner's meta-step sees.
+    """K rounds of joint training per meta-step: as much data as a meta-learner's meta-step sees.
 
-    In step k every task of the meta-batch gives a batch, at the same parameters. The body descends the mean of their
-    losses; a head descends the loss of its own task alone, so its step size does not depend on how many others there
-    are. The tasks are `HeadedTask`s, the model a `MultiHeaded` in a learner with `allow_unused=True`.
+    In round k every task of the meta-batch gives a batch. By default each batch is a step of its own, tasks in turn,
+    which makes tasks × K steps per meta-step; a step moves the body and the head of its task. With `averaged` the
+    batches of a round make one step at the same parameters: the body descends the mean of their losses, and a head the
+    loss of its own task alone, so its step size does not depend on how many others there are.
+
+    The tasks are `HeadedTask`s, the model a `MultiHeaded` in a learner with `allow_unused=True`.
     """
+
+    def __init__(self, *, steps: int, tasks: int, averaged: bool = False) -> None:
+        """
+        Args:
+            steps: K, batches of each task per meta-step.
+            tasks: Tasks per meta-step.
+            averaged: Take one step per round, on the mean over its tasks.
+        """
+        super().__init__(steps=steps, tasks=tasks)
+        self.averaged = averaged
 
     def meta_step(
         self, method: Method, tasks: Sequence[Task], keys: Sequence[int], update: MetaUpdate
     ) -> dict[str, float]:
         trace = Trace()
         learner = method.learner
-        heads = Counter(task.head for task in tasks if isinstance(task, HeadedTask))
-        if heads.total() < len(tasks):
+        heads = [task.head for task in tasks if isinstance(task, HeadedTask)]
+        if len(heads) < len(tasks):
             raise WarpgradError("JointTraining takes tasks with a head each: wrap them in HeadedTask(task, head).")
-        scales = {name: 1.0 / _sharers(name, heads, len(tasks)) for name in learner.learned}
-        mine = self.ranks.share(len(tasks))
+        places = range(len(tasks))
+        together = [places] if self.averaged else [places[place : place + 1] for place in places]
+        mine = places[self.ranks.share(len(tasks))]
         for k in range(self.steps):
-            total = Accumulator()
-            for task, key in zip(tasks[mine], keys[mine], strict=True):
-                adaptation = Adaptation(learner, method.rule, task, key)
-                inner = adaptation.inner(Point(k, learner.start(key), learner.buffers(), {}))
-                total.add(inner.gradient)
-                trace.add("task_loss", inner.loss.detach())
-            add_up(self.ranks, [(total, learner.learned_theta0)])
-            update("theta0", {name: total.total[name] * scale for name, scale in scales.items()})
+            for members in together:
+                total = Accumulator()
+                for place in members:
+                    if place in mine:
+                        adaptation = Adaptation(learner, method.rule, tasks[place], keys[place])
+                        inner = adaptation.inner(Point(k, learner.start(keys[place]), learner.buffers(), {}))
+                        total.add(inner.gradient)
+                        trace.add("task_loss", inner.loss.detach())
+                add_up(self.ranks, [(total, learner.learned_theta0)])
+                serving = Counter(heads[place] for place in members)
+                update("theta0", _step(total, serving))
         trace.add_up(self.ranks)
         return trace.means()
 
+    def idleness(self, ranks: int) -> str | None:
+        if self.averaged:
+            return super().idleness(ranks)
+        return "each batch of joint training is a step of its own: ranks take turns, and save no time"
 
-def _sharers(name: str, heads: Counter[int], tasks: int) -> int:
-    """How many tasks of the meta-batch a parameter serves; an idle head has gradient 0 whatever it is divided by."""
-    group, _, rest = name.partition(".")
-    return max(1, heads[int(rest.partition(".")[0])]) if group == _HEADS else tasks
+
+def _step(total: Accumulator, heads: Counter[int]) -> Tensors:
+    """The gradient of a step on some tasks, which `heads` counts: the mean over the tasks that a parameter serves.
+
+    Heads of other tasks are left out, for no optimiser with a memory may move them.
+    """
+    found: Tensors = {}
+    for name, value in total.total.items():
+        group, _, rest = name.partition(".")
+        sharers = heads[int(rest.partition(".")[0])] if group == _HEADS else heads.total()
+        if sharers:
+            found[name] = value / sharers
+    return found
