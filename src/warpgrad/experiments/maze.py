@@ -66,7 +66,6 @@ class MazeNavigation(Experiment[MazeConfig]):
     summary = "find a hidden goal and return to it: reinforcement learning with a warped RNN"
     methods = tuple(AGENTS)
     presets = PRESETS
-    recorded = ("returns", "film")
     tables = TABLES
 
     def check(self, config: MazeConfig) -> MazeConfig:

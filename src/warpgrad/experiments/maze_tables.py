@@ -9,7 +9,7 @@ PLASTIC = {
     "Simple modulation": "simple-modulation",
     "Retroactive modulation": "retroactive-modulation",
 }
-PLASTIC_UPDATES = 1500
+PLASTIC_UPDATES = 10_000
 """Of the plastic agents at `small`: their traces, a matrix for every episode, make an update several times as dear."""
 
 
@@ -21,11 +21,11 @@ STEADIER = {"lr": 3e-4, "clip": 0.5}
 """What the RNN of the table `maze-rnn` had the highest return on validation episodes with, in its last updates."""
 
 ROWS = (
-    _row("Warp-RNN", "warp-rnn", 160.0, small=2),
+    _row("Warp-RNN", "warp-rnn", 160.0, small=4),
     # The strongest RNN comes first: it is what the others are held against.
-    Row("RNN, Adam 0.0003, clip 0.5", {"method": "rnn", **STEADIER}, None, {"small": 2}),
-    _row("RNN", "rnn", small=2),
-    _row("HyperRNN", "hyperrnn"),
+    Row("RNN, Adam 0.0003, clip 0.5", {"method": "rnn", **STEADIER}, None, {"small": 4}),
+    _row("RNN", "rnn", small=4),
+    _row("HyperRNN", "hyperrnn", small=4),
     _row("T-Nets-RNN", "t-nets-rnn"),
     *(_row(label, method, meta_steps=PLASTIC_UPDATES) for label, method in PLASTIC.items()),
     _row("Memoryless", "memoryless"),
