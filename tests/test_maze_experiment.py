@@ -259,7 +259,7 @@ def test_the_small_table_has_the_seeds_and_the_horizons_of_its_time():
         "RNN",
         "RNN, Adam 0.0003, clip 0.5",
     }
-    assert {row.settings_at("small").get("meta_steps") for row in table.rows} == {None, 1500}
+    assert {row.settings_at("small").get("meta_steps") for row in table.rows} == {None, 10_000}
     assert all("meta_steps" not in row.settings_at("paper") for row in table.rows)
 
 
