@@ -11,9 +11,9 @@ A table stands between two comments, and is the one that `warpgrad reproduce` pr
 Records made before results per task were kept (`results/before/`) have final metrics alone. Their tables name them, and
 may be held against a row: {"record": "before/omniglot.json", "metrics": {"accuracy": "accuracy, %"}, "digits": 1,
 "against": "Warp-Leap"}. A single result in a sentence or a cell names its record, row and measure, and where it is a
-difference the row it is against:
+difference the row it is against (a bar would end a cell, so colons part them):
 
-    <!--= omniglot.json | Warp-Leap | accuracy_128 | minus Leap -->8.0<!--/-->
+    <!--= omniglot.json :: Warp-Leap :: accuracy_128 :: minus Leap -->8.0<!--/-->
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def built(spec: Mapping[str, Any]) -> str:
 
 def result(words: str) -> str:
     """The single number that a comment asks for."""
-    record, label, measure, *rest = (word.strip() for word in words.split("|"))
+    record, label, measure, *rest = (word.strip() for word in words.split("::"))
     digits = int(next((word.removeprefix("digits ") for word in rest if word.startswith("digits ")), "1"))
     other = next((word.removeprefix("minus ") for word in rest if word.startswith("minus ")), None)
     if other is not None:

@@ -48,7 +48,7 @@ def unexplained(text: str) -> list[str]:
     """Numbers in such tables that no record yields."""
     missing = []
     for lines in loose_tables(text):
-        rows = [[cell.strip() for cell in line.strip("| \n").split(" | ")] for line in lines]
+        rows = [[cell.strip() for cell in line.strip()[1:-1].split("|")] for line in lines]
         for row in rows[2:]:
             for title, cell in zip(rows[0], row, strict=False):
                 if title.lower() not in EXEMPT and re.search(r"\d", tables.NUMBER.sub("", cell)):
