@@ -27,8 +27,8 @@ MAML and T-Nets overfit with 128 filters (App. H). CAVIA's 51.8 and 65.9 are for
 128, and 47.2 and 59.1 for 32."""
 
 COST: Mapping[int, Mapping[str, float]] = {
-    1: {"warp-maml": 2.12, "maml": 1.0, "meta-sgd": 1.0, "t-nets": 1.27, "cavia": 0.53},
-    5: {"warp-maml": 1.56, "maml": 1.0, "meta-sgd": 1.0, "t-nets": 1.26, "cavia": 0.44},
+    1: {"warp-maml": 2.15, "maml": 1.0, "meta-sgd": 1.0, "t-nets": 1.25, "cavia": 0.53},
+    5: {"warp-maml": 1.56, "maml": 1.0, "meta-sgd": 1.0, "t-nets": 1.27, "cavia": 0.45},
 }
 """Shots of the test -> method -> processor time of a meta-step beside one of MAML, at preset `small` on CIFAR-FS, one
 thread: measured by benchmarks/few_shot_cost.py."""
