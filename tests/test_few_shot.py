@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiment_runs import Runs, evaluation_of, group_of
+from experiment_runs import Runs, evaluation_of, group_of, on_record
 from few_shot_store import few_shot_store
 from warpgrad.data import ClassImages, write
 from warpgrad.data.prepared import prepared
 from warpgrad.engine.checkpoint import load
-from warpgrad.engine.run_directory import newest_checkpoint
+from warpgrad.engine.run_directory import TIMES, newest_checkpoint
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import few_shot, few_shot_page
 from warpgrad.experiments.base import Execution
@@ -210,7 +210,7 @@ def metrics_of(run: Path) -> list[dict[str, float]]:
 
 
 def untimed(line: dict[str, float], but: Iterable[str] = ()) -> dict[str, float]:
-    return {name: value for name, value in line.items() if "seconds" not in name and name not in but}
+    return {name: value for name, value in line.items() if name not in (*TIMES, *but)}
 
 
 def test_test_episodes_are_scored_on_the_way_and_choose_nothing(runs, tiny, tmp_path, monkeypatch):
@@ -465,6 +465,18 @@ def test_differences_at_equal_time_are_to_warp_maml_in_that_time(runs, tmp_path)
     assert len(result_lines(groups[:3])[0]) == len(header) - 1
     without = EXPERIMENT.page(groups[:3], "Few shots").write(tmp_path / "without.html").read_text()
     assert 'id="at-equal-processor-time"' not in without
+
+
+def test_the_page_and_the_lines_are_built_from_the_record_alone(runs, tmp_path, monkeypatch):
+    groups = [group_of("Warp-MAML", [runs["warp-maml"]]), group_of("MAML", [runs["maml"]], 58.9)]
+    found = on_record(EXPERIMENT.tables[0], groups, tmp_path / "record.json", monkeypatch)
+    assert result_lines(found) == result_lines(groups)
+    assert "Learning curves" in EXPERIMENT.page(found, "Recorded").write(tmp_path / "page.html").read_text()
+    for recorded in found:
+        evaluation = recorded.evaluations[0]
+        assert set(evaluation) >= {"data", "data_sha256", "batch_norm", "accuracy", "curve", "tested_at"}
+        assert len(evaluation["accuracy"]) == TINY["test_episodes"]
+        assert all({"validation/accuracy", "cpu_seconds"} <= set(line) for line in recorded.runs[0].metrics)
 
 
 def test_the_page_draws_the_tests_on_the_way(runs, tiny, tmp_path):

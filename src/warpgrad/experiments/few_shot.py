@@ -73,10 +73,6 @@ class FewShot(Experiment[FewShotConfig]):
     presets: Mapping[str, FewShotConfig] = PRESETS
     tables = TABLES
     spaces = SPACES
-    recorded = (
-        "data", "data_sha256", "split", "ways", "shots", "query", "batch_norm", "notes", "tested_at", "curve",
-        "accuracy",
-    )  # fmt: skip
 
     def check(self, config: FewShotConfig) -> FewShotConfig:
         require(config, at_least_one=_AT_LEAST_ONE, above_zero=_ABOVE_ZERO, at_least_zero=("test_curve_every",))

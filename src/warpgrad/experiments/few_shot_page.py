@@ -23,7 +23,11 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         f"Few-shot experiment (§4.1, App. H) on {settings_of(groups)}",
         held_out="held-out episodes",
         measures=[Measure("accuracy", "Accuracy after adaptation", compared=True)],
-        plain=[(Column("before it", "%"), _before), (Column("meta-steps"), _meta_steps)],
+        plain=[
+            (Column("before it", "%"), _before),
+            (Column("meta-steps"), _meta_steps),
+            (Column("their processor time", "min"), _minutes),
+        ],
         caption="The same held-out episodes for every row and every meta-seed.",
         notes=list(dict.fromkeys(note for group in groups for item in group.evaluations for note in item["notes"])),
         published="published {:g}",
@@ -42,6 +46,11 @@ def _meta_steps(group: Group) -> str:
     """How many were done, which early stopping may change from seed to seed."""
     done = [run.summary["steps"] for run in group.runs]
     return f"{min(done)}" if min(done) == max(done) else f"{min(done)} to {max(done)}"
+
+
+def _minutes(group: Group) -> str:
+    """Processor time of meta-training, mean over meta-seeds."""
+    return f"{sum(run.summary['processor_seconds'] for run in group.runs) / len(group.runs) / 60:.1f}"
 
 
 def _equal_time(groups: Sequence[Group]) -> list[Section]:

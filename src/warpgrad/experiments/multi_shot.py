@@ -61,7 +61,6 @@ class MultiShot(Experiment[MultiShotConfig]):
     tables = TABLES
     spaces = MULTI_SHOT
     sweep_metric = "auc"
-    recorded = ("data", "data_sha256", "split", "ways", "shots", "batch_norm", "notes", "tested_at", "curves")
 
     def check(self, config: MultiShotConfig) -> MultiShotConfig:
         super().check(config)
