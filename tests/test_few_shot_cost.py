@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
+from benchmark_scripts import load_benchmark
 from few_shot_store import few_shot_store
 from warpgrad.engine.checkpoint import load
 from warpgrad.engine.run_directory import newest_checkpoint
@@ -18,17 +15,12 @@ from warpgrad.experiments.few_shot_methods import Recipe
 from warpgrad.experiments.few_shot_tables import COST, TABLES
 from warpgrad.tasks.episodes import FewShotImages
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "few_shot_cost.py"
 EXPERIMENT = FewShot()
 
 
 @pytest.fixture(scope="module")
 def benchmark():
-    spec = importlib.util.spec_from_file_location("few_shot_cost", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("few_shot_cost")
 
 
 def test_a_ratio_is_the_median_within_repetitions(benchmark):

@@ -104,7 +104,7 @@ def test_the_paper_network_is_the_one_of_the_appendix():
     for place, shape in enumerate(zip(widths, inputs, strict=True), start=1):
         assert method.learner.theta0[f"block{place}.conv.weight"].shape == (*shape, 3, 3)
     assert method.learner.batch_norm == "corrected"
-    assert (method.rule.lr, method.rule.momentum) == (0.02, 0.9)
+    assert (method.rule.lr, method.rule.momentum) == (config.alpha, 0.9)
     online = algorithm_of(config)
     assert (online.steps, online.tasks, online.reduction) == (100, 5, "mean")
     factories = meta_optimisers(config)

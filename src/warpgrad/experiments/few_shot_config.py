@@ -56,7 +56,7 @@ class FewShotConfig(Config):
     steps: int = 5
     """K in meta-training."""
     inner_lr: float | None = None
-    """α; None is the method's own: 0.15 for warp-maml, 5 for CAVIA, whose context starts at 0, 0.05 for the others."""
+    """α; None is the method's own, chosen by the table `few-shot-steps`."""
     meta_lr: float = 0.001
     """Adam's step size for φ: warps, T, and what CAVIA and ANIL do not adapt."""
     theta0_lr: float = 0.001

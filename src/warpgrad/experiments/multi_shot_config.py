@@ -42,7 +42,7 @@ class MultiShotConfig(Config):
     steps: int = 100
     """K in meta-training."""
     inner_lr: float | None = None
-    """α; None is the method's own: 0.02 for all."""
+    """α; None is the method's own, chosen by the table `multi-shot-steps`."""
     momentum: float = 0.9
     """Of adaptation."""
     objective: Literal["exact", "approximate"] = "exact"
