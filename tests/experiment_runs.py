@@ -7,7 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from warpgrad.experiments.base import Execution, Experiment, Group
+import pytest
+
+from warpgrad.experiments import records
+from warpgrad.experiments.base import Execution, Experiment, Group, Table
 from warpgrad.experiments.runner import execute
 from warpgrad.report.runs import load_run
 
@@ -23,6 +26,13 @@ class Runs(dict[str, Path]):
         execute(self.experiment, self.tiny(method=method), Execution(self.root / method, progress=False))
         self[method] = self.root / method
         return self[method]
+
+
+def on_record(table: Table, groups: list[Group], path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Group]:
+    """The groups as they come back from a record; the source need not be committed for it."""
+    monkeypatch.setattr(records, "check_commit", lambda *_: None)
+    records.write_record(path, table, "small", groups)
+    return records.read_record(path).groups()
 
 
 def evaluation_of(run: Path):

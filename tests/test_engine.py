@@ -285,6 +285,24 @@ def test_early_stopping_ends_with_the_best_parameters(tmp_path):
         wg.EarlyStopping("accuracy", patience=1).observe({"loss": 1.0})
 
 
+def test_test_scores_on_the_way_are_recorded_and_choose_nothing(unbroken, tmp_path):
+    """The best by the test is the first; the run ends with the bytes of one that never tested, killed or not."""
+    seen = []
+
+    def tested(learner):
+        seen.append(score(learner)["loss"])
+        return {"loss": float(len(seen))}
+
+    train(str(tmp_path / "run"), 14, test=tested, test_every=5)
+    _, records = train(str(tmp_path / "run"), 30, test=tested, test_every=5)
+    assert {record["step"]: record["test/loss"] for record in records if "test/loss" in record} == {
+        4: 1.0, 9: 2.0, 14: 3.0, 19: 4.0, 24: 5.0, 29: 6.0,
+    }  # fmt: skip
+    kept = [{name: value for name, value in line.items() if name != "test/loss"} for line in lines(tmp_path / "run")]
+    assert kept == lines(unbroken)
+    assert equal(final(tmp_path / "run"), final(unbroken))
+
+
 def test_schedules_and_callbacks_see_every_meta_step():
     seen = []
     train(None, 6, callbacks=[lambda step, learner, record: seen.append((step, record["step"]))])
@@ -311,6 +329,7 @@ def test_settings_that_make_no_sense_are_refused():
     for options, words in [
         ({"meta_steps": 0}, "meta_steps=0"),
         ({"validate_every": 0}, "validate_every=0"),
+        ({"test_every": 0}, "test_every=0"),
         ({"early_stopping": wg.EarlyStopping("loss", patience=1)}, "needs validate="),
         ({"fresh": True}, "need a run directory"),
     ]:

@@ -18,8 +18,8 @@ import warpgrad as wg
 from warpgrad import recording
 from warpgrad.bench.flops import Flops
 from warpgrad.errors import WarpgradError
-from warpgrad.estimate import Estimate, duration, estimate, estimate_lines, line, size
-from warpgrad.estimate_samples import FEWEST, MOST, buffers_watched, fields_of, repeats
+from warpgrad.estimate import Estimate, _extrapolated, duration, estimate, estimate_lines, line, size
+from warpgrad.estimate_samples import FEWEST, MOST, Sample, _changed, buffers_watched, fields_of, repeats
 from warpgrad.experiments import EXPERIMENTS
 from warpgrad.experiments.base import Config, Execution, Experiment
 from warpgrad.experiments.runner import kept, without_meta_training
@@ -131,6 +131,19 @@ def test_the_first_meta_step_is_paid_once_and_not_taken_for_the_others(tmp_path)
     found = estimate(Slow(), ToyConfig(meta_batch=2), budget=1.0)
     assert found.seconds_per_meta_step == pytest.approx(0.07)
     assert found.seconds == pytest.approx(0.5 + 50 * 0.07 + 5 * 0.1)
+
+
+def test_tests_on_the_way_are_paid_for_too():
+    """5 of the 20 validation tasks are validated in a sample, in a tenth of a second; tests cost as much for each."""
+    multi_shot = EXPERIMENTS["multi-shot"]
+    changes = {"validation_tasks": 20, "meta_steps": 40, "validate_every": 20, "test_curve_tasks": 30}
+    off, on = (multi_shot.config("paper", **changes, test_curve_every=every) for every in (0, 10))
+    fields = fields_of(multi_shot, on)
+    found = Sample(2, 1.0, 0.0, 0.1, 0, 0, 0, 0)
+    without, with_tests = (_extrapolated(config, fields, 2, 5, 1.0, [found], 0.0).seconds for config in (off, on))
+    assert without == pytest.approx(40 + 2 * 0.1 * 20 / 5)
+    assert with_tests - without == pytest.approx(4 * 0.1 * 30 / 5)
+    assert _changed(on, fields, 2, 2, 3, validated=True).test_curve_every == 0
 
 
 def test_samples_record_at_once_and_leave_patience_as_it_was():

@@ -4,38 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
-from experiment_runs import Runs, evaluation_of, group_of
+from experiment_runs import Runs, evaluation_of, group_of, on_record
 from few_shot_store import few_shot_store
 from warpgrad.data import ClassImages, write
 from warpgrad.data.prepared import prepared
 from warpgrad.engine.checkpoint import load
-from warpgrad.engine.run_directory import newest_checkpoint
+from warpgrad.engine.run_directory import TIMES, newest_checkpoint
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments import few_shot_page
+from warpgrad.experiments import few_shot, few_shot_page
 from warpgrad.experiments.base import Execution
-from warpgrad.experiments.comparison import comparable
+from warpgrad.experiments.comparison import comparable, difference
 from warpgrad.experiments.few_shot import FewShot
 from warpgrad.experiments.few_shot_config import DATA, METHODS, FewShotConfig
 from warpgrad.experiments.few_shot_data import open_data
 from warpgrad.experiments.few_shot_evaluation import half_width
 from warpgrad.experiments.few_shot_methods import recipe
 from warpgrad.experiments.few_shot_results import result_lines
-from warpgrad.experiments.few_shot_tables import PROBES
+from warpgrad.experiments.few_shot_tables import COST, IN_TIME, LONG, PROBES
 from warpgrad.experiments.fresh_head import trained
 from warpgrad.experiments.reproduction import cells
-from warpgrad.experiments.runner import command, execute
+from warpgrad.experiments.runner import command, execute, run_name
 
 EXPERIMENT = FewShot()
 TINY = {
     "ways": 3, "train_shots": 2, "query": 2, "filters": 3, "steps": 2, "meta_batch": 2, "meta_steps": 2,
     "validate_every": 1, "validation_episodes": 2, "test_episodes": 4, "test_steps": 3,
 }  # fmt: skip
+
+CIFAR_METHODS = ("warp-maml", "maml", "meta-sgd", "t-nets", "cavia")
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +83,7 @@ def test_the_paper_preset_is_the_papers():
         "split": "test", "test_episodes": 600, "validation_episodes": 600, "test_steps": 5,
         "warp_init": "identity", "context": 100, "temperature": 0.5, "inner_lr": None,
         "meta_lr": 0.001, "theta0_lr": 0.001, "rule_lr": 0.001, "meta_clip": 10.0,
-        "validate_every": 1000, "patience": None,
+        "validate_every": 1000, "patience": None, "test_curve_every": 0, "test_curve_episodes": 600,
     }  # fmt: skip
     assert dataclasses.asdict(EXPERIMENT.presets["paper"]) == expected
 
@@ -101,14 +104,18 @@ def test_shots_that_the_paper_does_not_have_are_taken_as_they_are():
 def test_the_small_preset_keeps_the_protocol_and_the_network():
     paper, small = (dataclasses.asdict(EXPERIMENT.presets[name]) for name in ("paper", "small"))
     changed = {name for name in paper if paper[name] != small[name]}
-    assert changed == {"preset", "data", "filters", "meta_steps", "validate_every", "validation_episodes"}
+    assert changed == {
+        "preset", "data", "filters", "meta_steps", "validate_every", "validation_episodes", "test_curve_episodes",
+    }  # fmt: skip
 
 
-def test_step_sizes_are_those_that_probes_chose():
-    steps = {method: EXPERIMENT.config("small", method=method).alpha for method in METHODS}
-    assert (steps.pop("cavia"), steps.pop("warp-maml")) == (5.0, 0.15)
-    assert set(steps.values()) == {0.05}
-    assert EXPERIMENT.config("small", inner_lr=0.4).alpha == 0.4
+def test_every_method_has_a_step_size_of_its_own():
+    for method in METHODS:
+        own = EXPERIMENT.config("small", method=method)
+        assert own.inner_lr is None
+        assert own.alpha == EXPERIMENT.config("paper", method=method).alpha > 0
+        assert EXPERIMENT.config("small", method=method, inner_lr=0.4).alpha == 0.4
+    assert EXPERIMENT.config("small", method="cavia").alpha > 1, "its context begins at 0"
 
 
 @pytest.mark.parametrize(
@@ -121,6 +128,8 @@ def test_step_sizes_are_those_that_probes_chose():
         ({"inner_lr": 0.0}, "alpha=0.0"),
         ({"meta_clip": 0.0}, "meta_clip=0.0"),
         ({"patience": 0}, "patience=0"),
+        ({"test_curve_every": -1}, "test_curve_every=-1"),
+        ({"test_curve_every": 5, "test_curve_episodes": 0}, "test_curve_episodes=0"),
         ({"method": "maml", "warp_init": "own"}, "maml has no warp_init; leave it to warp-maml"),
         ({"method": "maml", "meta_lr": 0.1}, "maml has no meta_lr"),
         ({"method": "cavia", "theta0_lr": 0.1}, "cavia has no theta0_lr"),
@@ -188,8 +197,7 @@ def test_every_group_of_meta_parameters_learns(runs, tiny, method):
 
 
 def test_the_weights_with_the_best_validation_are_the_ones_tested(runs, tiny):
-    lines = [json.loads(line) for line in (runs["maml"] / "metrics.jsonl").read_text().splitlines()]
-    scores = [line["validation/accuracy"] for line in lines]
+    scores = [line["validation/accuracy"] for line in metrics_of(runs["maml"])]
     assert len(scores) == 2
     path = newest_checkpoint(runs["maml"])
     state = load(path)
@@ -199,12 +207,58 @@ def test_the_weights_with_the_best_validation_are_the_ones_tested(runs, tiny):
         assert torch.equal(value, state["best"]["module"][name])
 
 
+def metrics_of(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def untimed(line: dict[str, float], but: Iterable[str] = ()) -> dict[str, float]:
+    return {name: value for name, value in line.items() if name not in (*TIMES, *but)}
+
+
+def test_test_episodes_are_scored_on_the_way_and_choose_nothing(runs, tiny, tmp_path, monkeypatch):
+    """The same bytes with and without, though the test scores tell another meta-step to be the best."""
+    scored = few_shot.score
+    answers = iter([0.9, 0.1])
+
+    def misleading(learner, tasks, **options):
+        episodes = list(tasks)
+        names = {task.name.split()[0] for task in episodes}
+        found = scored(learner, episodes, **options)
+        if names == {"validation"}:
+            return found
+        assert names == {"test"}
+        assert len(episodes) == 3
+        return {**found, "accuracy": next(answers)}
+
+    monkeypatch.setattr(few_shot, "score", misleading)
+    config = tiny(method="maml", test_curve_every=1, test_curve_episodes=3)
+    execute(EXPERIMENT, config, Execution(tmp_path / "run", progress=False))
+    assert [line["test/accuracy"] for line in metrics_of(tmp_path / "run")] == pytest.approx([90, 10])
+    plain = metrics_of(runs["maml"])
+    for with_tests, without in zip(metrics_of(tmp_path / "run"), plain, strict=True):
+        own = {"test/accuracy", "test/loss"}
+        assert own <= set(with_tests)
+        assert untimed(with_tests, own) == untimed(without)
+    watched, straight = weights_of(tmp_path / "run"), weights_of(runs["maml"])
+    assert set(watched) == set(straight)
+    assert all(torch.equal(value, watched[name]) for name, value in straight.items())
+    states = [load(newest_checkpoint(run)) for run in (tmp_path / "run", runs["maml"])]
+    assert states[0]["early_stopping"] == states[1]["early_stopping"]
+
+
+def test_the_curve_of_a_search_does_not_see_test_classes(tiny, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(few_shot, "score", lambda _, tasks, **__: seen.extend(tasks) or {"accuracy": 0.5, "loss": 1.0})
+    config = tiny(method="maml", test_curve_every=1, split="validation")
+    EXPERIMENT.train(config, Execution(tmp_path / "run", progress=False))
+    assert {task.name.split()[0] for task in seen} == {"validation"}
+    assert all("test/accuracy" in line for line in metrics_of(tmp_path / "run"))
+
+
 def test_a_run_stops_when_validation_no_longer_improves(tiny, tmp_path):
     config = tiny(method="reptile", meta_steps=30, patience=1)
     steps = EXPERIMENT.train(config, Execution(tmp_path / "run", progress=False))
-    scores = [
-        json.loads(line)["validation/accuracy"] for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()
-    ]
+    scores = [line["validation/accuracy"] for line in metrics_of(tmp_path / "run")]
     assert len(scores) == steps < 30
     assert scores[-1] <= scores[-2]
     assert all(later > earlier for earlier, later in pairwise(scores[:-1]))
@@ -241,7 +295,7 @@ def test_a_fresh_head_leaves_the_body_as_it_was_learned(runs, tiny):
         if not name.startswith("head"):
             assert torch.equal(value, best["module"][name])
             assert torch.equal(method.rule.meta[name], best["rule"][name])
-    assert torch.equal(method.rule.meta["head.weight"], torch.full((4, 12), 0.05))
+    assert torch.equal(method.rule.meta["head.weight"], torch.full((4, 12), config.alpha))
     assert method.learner.starts["head.weight"] == "fresh"
     assert method.learner.starts["block1.conv.weight"] == "learned"
     assert sorted(set(anew)) == ["head.bias", "head.weight"]
@@ -285,9 +339,10 @@ def test_the_interval_is_students():
 
 
 def test_the_tables_are_the_published_ones():
-    published = [table for table in EXPERIMENT.tables if table is not PROBES]
+    published = [table for table in EXPERIMENT.tables if table not in (PROBES, LONG)]
     found = {table.name: {row.label: row.paper for row in table.rows} for table in published}
     none = dict.fromkeys(("Warp-MAML", "Meta-SGD", "T-Nets", "CAVIA"))
+    none |= {label + IN_TIME: None for label in ("Warp-MAML", "T-Nets", "CAVIA")}
     assert found == {
         "few-shot-cifar-1shot": {**none, "MAML": 58.9},
         "few-shot-cifar-5shot": {**none, "MAML": 71.5},
@@ -307,20 +362,76 @@ def test_the_tables_are_the_published_ones():
 def test_probes_of_step_sizes_never_see_test_classes(tmp_path):
     configs = [cell.config for cell in cells(EXPERIMENT, PROBES, tmp_path, "small", None)]
     assert {(config.split, config.meta_steps, config.seed) for config in configs} == {("validation", 500, 0)}
-    chosen = {method: EXPERIMENT.config("small", method=method).alpha for method in ("maml", "warp-maml", "t-nets")}
+    assert {config.test_curve_every for config in configs} == {0}
+    chosen = {method: EXPERIMENT.config("small", method=method).alpha for method in CIFAR_METHODS}
     assert {(config.method, config.alpha) for config in configs} >= set(chosen.items())
+
+
+def test_every_method_of_the_tables_gets_as_many_trials_of_its_step_size(tmp_path):
+    """On geometric grids, with what is known of their optimum inside them."""
+    grids: dict[str, list[float]] = {}
+    for cell in cells(EXPERIMENT, PROBES, tmp_path, "small", None):
+        grids.setdefault(cell.config.method, []).append(cell.config.alpha)
+    assert set(grids) == set(CIFAR_METHODS)
+    for method, grid in grids.items():
+        assert len(grid) == 6
+        assert all(2.9 < larger / smaller < 3.5 for smaller, larger in pairwise(grid)), method
+        assert EXPERIMENT.config("small", method=method).alpha in grid[1:-1], method
+    # What earlier, shorter grids had at their edges: T-Nets' 0.05 and CAVIA's 20.
+    assert grids["t-nets"][1] < 0.05 < grids["t-nets"][-2]
+    assert grids["cavia"][1] < 20 < grids["cavia"][-2]
+
+
+@pytest.mark.parametrize("shots", [1, 5])
+@pytest.mark.parametrize("preset", ["small", "paper"])
+def test_every_method_has_a_row_at_equal_meta_steps_and_one_at_equal_time(shots, preset, tmp_path):
+    table = next(table for table in EXPERIMENT.tables if table.name == f"few-shot-cifar-{shots}shot")
+    configs = {cell.row.label: cell.config for cell in cells(EXPERIMENT, table, tmp_path, preset, 1)}
+    steps, validations = {"small": ({1: 2000, 5: 800}[shots], 8), "paper": (60_000, 60)}[preset]
+    equal_steps = {label: config for label, config in configs.items() if not label.endswith(IN_TIME)}
+    assert [config.method for config in equal_steps.values()] == list(CIFAR_METHODS)
+    for label, config in equal_steps.items():
+        assert config.meta_steps == steps
+        in_time = configs.get(label + IN_TIME, config)
+        cost = COST[shots][config.method]
+        # Whole meta-steps between validations round it by less than half of one each.
+        assert in_time.meta_steps * cost == pytest.approx(steps, abs=cost * validations / 2)
+        assert in_time.method == config.method
+        assert (label + IN_TIME in configs) == (cost != 1.0)
+    # The best of more validations is better by chance alone.
+    assert {config.meta_steps / config.validate_every for config in configs.values()} == {validations}
+    assert len({run_name(EXPERIMENT, config) for config in configs.values()}) == len(configs), "a run in two rows"
+
+
+def test_the_long_table_is_tested_on_the_way(tmp_path):
+    found = cells(EXPERIMENT, LONG, tmp_path, "small", None)
+    assert {(cell.row.label, cell.config.method) for cell in found} == {
+        ("Warp-MAML", "warp-maml"), ("MAML", "maml"), ("Warp-MAML" + IN_TIME, "warp-maml"),
+    }  # fmt: skip
+    for cell in found:
+        config = cell.config
+        assert (config.data, config.shots, config.split) == ("cifar-fs", 1, "test")
+        assert config.meta_steps / config.validate_every == 20
+        if cell.row.label.endswith(IN_TIME):
+            assert config.meta_steps * COST[1]["warp-maml"] == pytest.approx(10_000, abs=25)
+        else:
+            assert (config.meta_steps, config.test_curve_every) == (10_000, 1000)
+    assert {cell.config.seed for cell in found} == {0, 1}
 
 
 def test_the_cells_of_the_tables(tmp_path):
     tables = {table.name: table for table in EXPERIMENT.tables}
     small = cells(EXPERIMENT, tables["few-shot-cifar-5shot"], tmp_path, "small", None)
     counts = {row.label: sum(cell.row is row for cell in small) for row in tables["few-shot-cifar-5shot"].rows}
-    assert counts == {"Warp-MAML": 2, "MAML": 2, "Meta-SGD": 1, "T-Nets": 1, "CAVIA": 1}
+    assert set(counts.values()) == {2}
+    one_shot = cells(EXPERIMENT, tables["few-shot-cifar-1shot"], tmp_path, "small", None)
+    assert {seed: sum(cell.config.seed == seed for cell in one_shot) for seed in range(5)} == {
+        0: 8, 1: 8, 2: 8, 3: 8, 4: 0,
+    }  # fmt: skip
     assert {(cell.config.data, cell.config.shots, cell.config.filters) for cell in small} == {("cifar-fs", 5, 32)}
-    assert {cell.config.meta_steps for cell in small} == {800}
     large = cells(EXPERIMENT, tables["few-shot-mini-1shot"], tmp_path, "paper", None)
     assert {cell.row.label: cell.config.filters for cell in large} == {
-        "Warp-MAML": 128, "CAVIA": 128, "MAML": 32, "Reptile": 32, "Meta-SGD": 32, "(M)T-Net": 32,
+        "Warp-MAML": 128, "CAVIA": 512, "MAML": 32, "Reptile": 32, "Meta-SGD": 32, "(M)T-Net": 32,
     }  # fmt: skip
     assert "--shots 5" in command(EXPERIMENT, small[0].config)
 
@@ -336,6 +447,48 @@ def test_the_terminal_and_the_page_compare_on_the_same_episodes(runs, tmp_path):
     text = EXPERIMENT.page(groups, "Few shots").write(tmp_path / "page.html").read_text()
     for words in ("published 58.9", "Learning curves", "statistics of the batch", "Indicative only"):
         assert words in text
+
+
+def test_differences_at_equal_time_are_to_warp_maml_in_that_time(runs, tmp_path):
+    """A method whose meta-step costs what MAML's does has one row for both."""
+    labels = {"Warp-MAML": "warp-maml", "MAML": "maml", "CAVIA": "cavia",
+              "Warp-MAML" + IN_TIME: "fomaml", "CAVIA" + IN_TIME: "reptile"}  # fmt: skip
+    groups = [group_of(label, [runs[method]]) for label, method in labels.items()]
+    header, rows = result_lines(groups)
+    assert header[-2] == "minus Warp-MAML, in MAML's time"
+    assert {row[0] for row in rows if row[-2]} == {"MAML", "CAVIA, in MAML's time"}
+    expected = difference(groups[1], groups[3])
+    assert rows[1][-2] == expected.cell()
+    assert rows[1][-2] != rows[1][-3] or difference(groups[1], groups[0]).mean == expected.mean
+    assert all(len(row) == len(header) for row in rows)
+    page = EXPERIMENT.page(groups, "Few shots").write(tmp_path / "page.html").read_text()
+    assert 'id="at-equal-processor-time"' in page
+    assert "meta-steps" in page
+    assert len(result_lines(groups[:3])[0]) == len(header) - 1
+    without = EXPERIMENT.page(groups[:3], "Few shots").write(tmp_path / "without.html").read_text()
+    assert 'id="at-equal-processor-time"' not in without
+
+
+def test_the_page_and_the_lines_are_built_from_the_record_alone(runs, tmp_path, monkeypatch):
+    groups = [group_of("Warp-MAML", [runs["warp-maml"]]), group_of("MAML", [runs["maml"]], 58.9)]
+    found = on_record(EXPERIMENT.tables[0], groups, tmp_path / "record.json", monkeypatch)
+    assert result_lines(found) == result_lines(groups)
+    assert "Learning curves" in EXPERIMENT.page(found, "Recorded").write(tmp_path / "page.html").read_text()
+    for recorded in found:
+        evaluation = recorded.evaluations[0]
+        assert set(evaluation) >= {"data", "data_sha256", "batch_norm", "accuracy", "curve", "tested_at"}
+        assert len(evaluation["accuracy"]) == TINY["test_episodes"]
+        assert all({"validation/accuracy", "cpu_seconds"} <= set(line) for line in recorded.runs[0].metrics)
+
+
+def test_the_page_draws_the_tests_on_the_way(runs, tiny, tmp_path):
+    config = tiny(method="anil", test_curve_every=1)
+    execute(EXPERIMENT, config, Execution(tmp_path / "run", progress=False))
+    text = EXPERIMENT.page([group_of("ANIL", [tmp_path / "run"])], "On the way").write(tmp_path / "p.html").read_text()
+    assert "test/accuracy against meta-steps" in text
+    assert "test scores on the way choose nothing" in text
+    without = EXPERIMENT.page([group_of("ANIL", [runs["anil"]])], "Plain").write(tmp_path / "q.html").read_text()
+    assert "test/accuracy against meta-steps" not in without
 
 
 def test_the_page_shows_memory_against_k_where_it_was_measured(runs, tmp_path, monkeypatch):

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
-from experiment_runs import Runs, evaluation_of, group_of
+from experiment_runs import Runs, evaluation_of, group_of, on_record
 from test_many_shot import marked_store
 from warpgrad.cli import parse
 from warpgrad.commands import RunArguments
-from warpgrad.engine.run_directory import newest_checkpoint
-from warpgrad.engine.state import load_learner
+from warpgrad.engine.checkpoint import load
+from warpgrad.engine.run_directory import TIMES, newest_checkpoint
+from warpgrad.engine.state import load_learner, load_weights
 from warpgrad.errors import WarpgradError
+from warpgrad.experiments import multi_shot
 from warpgrad.experiments.base import Execution, Group
 from warpgrad.experiments.comparison import difference, setting
 from warpgrad.experiments.multi_shot import MultiShot, open_images
 from warpgrad.experiments.multi_shot_config import METHODS, MultiShotConfig
-from warpgrad.experiments.multi_shot_evaluation import Adapted, validation_scores
+from warpgrad.experiments.multi_shot_evaluation import Adapted, mean_scores
 from warpgrad.experiments.multi_shot_methods import algorithm_of, meta_optimisers, method_of, network, warped_network
 from warpgrad.experiments.reproduction import cells
-from warpgrad.experiments.runner import command
+from warpgrad.experiments.runner import command, execute
 from warpgrad.fitting import adapt
 from warpgrad.initialisers import Fixed, Leap, Reptile
 from warpgrad.keys import fold
@@ -35,7 +38,7 @@ SHAPE = (3, 32, 32)
 TINY = {
     "ways": 3, "shots": 8, "test_images": 4, "widths": (3, 3, 4, 4, 5, 5), "batch_size": 6, "steps": 3,
     "meta_batch": 2, "meta_steps": 2, "validate_every": 1, "validation_tasks": 2, "test_tasks": 3,
-    "headline_steps": 4, "test_steps": 8, "test_every": 2,
+    "headline_steps": 4, "test_steps": 8, "test_every": 2, "test_curve_every": 0,
 }  # fmt: skip
 META_TRAINED = tuple(method for method in METHODS if method != "sgd")
 
@@ -74,9 +77,10 @@ def test_the_paper_preset_is_the_papers():
         "objective": "exact", "meta_batch": 5, "meta_steps": 2000, "headline_steps": 100, "test_steps": 640,
     }  # fmt: skip
     ours = {
-        "preset": "paper", "seed": 0, "device": "cpu", "meta_images": 0, "warp_init": "identity", "inner_lr": 0.02,
+        "preset": "paper", "seed": 0, "device": "cpu", "meta_images": 0, "warp_init": "identity", "inner_lr": None,
         "meta_lr": 0.001, "theta0_lr": 0.001, "meta_clip": None, "validate_every": 100, "validation_tasks": 20,
-        "patience": None, "scratch_batch": 4, "scratch_lr": 1.0, "split": "test", "test_tasks": 100, "test_every": 10,
+        "patience": None, "scratch_batch": 4, "test_curve_every": 100, "test_curve_tasks": 20, "split": "test",
+        "test_tasks": 100, "test_every": 10,
     }  # fmt: skip
     assert dataclasses.asdict(EXPERIMENT.presets["paper"]) == {**stated, **ours}
     assert EXPERIMENT.sweep_metric == "auc"
@@ -100,7 +104,7 @@ def test_the_paper_network_is_the_one_of_the_appendix():
     for place, shape in enumerate(zip(widths, inputs, strict=True), start=1):
         assert method.learner.theta0[f"block{place}.conv.weight"].shape == (*shape, 3, 3)
     assert method.learner.batch_norm == "corrected"
-    assert (method.rule.lr, method.rule.momentum) == (0.02, 0.9)
+    assert (method.rule.lr, method.rule.momentum) == (config.alpha, 0.9)
     online = algorithm_of(config)
     assert (online.steps, online.tasks, online.reduction) == (100, 5, "mean")
     factories = meta_optimisers(config)
@@ -115,7 +119,8 @@ def test_the_small_preset_keeps_the_protocol():
     changed = {name for name in paper if paper[name] != small[name]}
     assert changed == {
         "preset", "data", "shots", "widths", "batch_size", "steps", "meta_batch", "meta_steps", "validate_every",
-        "validation_tasks", "test_tasks", "headline_steps", "test_steps", "test_every",
+        "validation_tasks", "test_curve_every", "test_curve_tasks", "test_tasks", "headline_steps", "test_steps",
+        "test_every",
     }  # fmt: skip
     assert small["headline_steps"] == small["steps"]
     assert 3 <= small["test_steps"] / small["steps"] <= 6
@@ -125,19 +130,30 @@ def test_the_small_preset_keeps_the_protocol():
 
 
 def test_training_from_scratch_takes_larger_batches(tiny):
-    scratch, leap = tiny(method="sgd", scratch_lr=0.5), tiny(method="leap")
+    scratch, leap = tiny(method="sgd"), tiny(method="leap")
     assert (scratch.test_shape.batch_size, leap.test_shape.batch_size) == (24, 6)
-    assert scratch.alpha == pytest.approx(0.5 * leap.alpha)
     # On held-out tasks all training images are adapted to, whatever meta-training kept for its loss.
     assert tiny(meta_images=2).test_shape == leap.test_shape
     assert tiny(meta_images=2).train_shape.meta_images == 2
+
+
+def test_every_method_has_a_step_size_of_its_own(tiny):
+    for method in METHODS:
+        own = tiny(method=method)
+        assert own.inner_lr is None
+        assert method_of(own, SHAPE).rule.lr == own.alpha > 0
+        given = tiny(method=method, inner_lr=0.3)
+        assert method_of(given, SHAPE).rule.lr == given.alpha == 0.3
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"steps": 0}, "steps=0"),
-        ({"inner_lr": 0.0}, "inner_lr=0"),
+        ({"inner_lr": 0.0}, "alpha=0"),
+        ({"momentum": 1.0}, r"momentum=1.0: it must be at least 0 and below 1"),
+        ({"test_curve_every": -1}, "test_curve_every=-1"),
+        ({"test_curve_tasks": 0}, "test_curve_tasks=0"),
         ({"meta_clip": 0.0}, "meta_clip=0"),
         ({"patience": 0}, "patience=0"),
         ({"widths": ()}, "name at least one block"),
@@ -253,8 +269,70 @@ def test_the_weights_with_the_best_validation_are_the_ones_tested(tiny, runs):
     lines = [json.loads(line) for line in (runs["leap"] / "metrics.jsonl").read_text().splitlines()]
     config = tiny(method="leap")
     learner, rule = trained(config, runs["leap"])
-    scores = validation_scores(config, open_images(config), learner, rule)
+    scores = mean_scores(config, open_images(config), learner, rule, "validation", config.validation_tasks)
     assert scores["auc"] == max(line["validation/auc"] for line in lines)
+
+
+def metrics_of(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_test_tasks_are_scored_during_meta_training_and_choose_nothing(tiny, runs, tmp_path, monkeypatch):
+    """The same bytes with and without, though the test scores tell another meta-step to be the best."""
+    measured = multi_shot.mean_scores
+    answers = iter([99.0, 1.0])
+
+    def misleading(config, images, learner, rule, split, tasks):
+        found = measured(config, images, learner, rule, split, tasks)
+        if split == "validation":
+            return found
+        assert (split, tasks) == ("test", 2)
+        return {**found, "auc": next(answers)}
+
+    monkeypatch.setattr(multi_shot, "mean_scores", misleading)
+    config = tiny(method="leap", test_curve_every=1, test_curve_tasks=2)
+    EXPERIMENT.train(config, Execution(tmp_path / "run", progress=False))
+    lines, plain = metrics_of(tmp_path / "run"), metrics_of(runs["leap"])
+    assert [line["test/auc"] for line in lines] == [99.0, 1.0]
+    for with_tests, without in zip(lines, plain, strict=True):
+        assert {"test/accuracy", "test/auc", "test/loss"} <= set(with_tests)
+        kept = {name: value for name, value in with_tests.items() if not name.startswith("test/")}
+        first, second = ({n: v for n, v in line.items() if n not in TIMES} for line in (kept, without))
+        assert first == second
+    states = [load(newest_checkpoint(path)) for path in (tmp_path / "run", runs["leap"])]
+    assert states[0]["early_stopping"] == states[1]["early_stopping"]
+    for group in ("weights", "best"):
+        first, second = (state[group]["module"] for state in states)
+        assert all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+def test_the_scores_on_the_way_are_those_of_the_first_test_tasks(tiny, runs, tmp_path):
+    """After the last meta-step the weights are the run's own, so the curve's last point can be made from them."""
+    config = tiny(method="leap", test_curve_every=2, test_curve_tasks=2)
+    EXPERIMENT.train(config, Execution(tmp_path / "run", progress=False))
+    first, last = metrics_of(tmp_path / "run")
+    assert "test/auc" not in first
+    method = method_of(config, SHAPE)
+    load_weights(method, load(newest_checkpoint(tmp_path / "run"))["weights"])
+    curves = []
+    for index in range(2):
+        key = fold(config.seed, "held out", index)
+        task = ManyShotFamily(open_images(config), "test", config.test_shape).task(index).with_seed(key)
+        _, curve = adapt(method.learner, task, rule=method.rule, steps=3, key=key, curve=True, test_every=2)
+        curves.append([100 * score["accuracy"] for score in curve.scores])
+    assert last["test/accuracy"] == pytest.approx(sum(curve[-1] for curve in curves) / 2)
+    areas = [(curve[0] + curve[1] + (curve[1] + curve[2]) / 2) / 3 for curve in curves]
+    assert last["test/auc"] == pytest.approx(sum(areas) / 2)
+
+
+def test_the_curve_of_a_search_does_not_see_test_classes(tiny, tmp_path, monkeypatch):
+    seen = []
+    answer = {"accuracy": 1.0, "auc": 1.0, "loss": 1.0}
+    monkeypatch.setattr(multi_shot, "mean_scores", lambda *given: seen.append(given[4]) or answer)
+    EXPERIMENT.train(
+        tiny(method="leap", test_curve_every=1, split="validation"), Execution(tmp_path / "run", progress=False)
+    )
+    assert seen == ["validation"] * 4
 
 
 def test_other_ways_get_a_fresh_head_and_say_so(tiny, runs, capsys):
@@ -284,19 +362,47 @@ def test_meta_steps_of_the_paper_preset_and_their_resumption(tmp_path):
 
 
 def test_the_table_holds_the_papers_figures_and_can_be_run(tmp_path):
-    table, probes = EXPERIMENT.tables
-    assert {cell.config.split for cell in cells(EXPERIMENT, probes, tmp_path, "small", None)} == {"validation"}
+    table, _ = EXPERIMENT.tables
     assert {row.label: row.paper for row in table.rows} == {
         "Warp-Leap": 80.4, "Leap": 73.9, "Reptile": 76.5, "SGD": 58.1,
     }  # fmt: skip
     assert [row.settings["method"] for row in table.rows] == list(METHODS)
-    assert len(cells(EXPERIMENT, table, tmp_path, "small", None)) == 4 * 2
     for preset in EXPERIMENT.presets:
+        every = cells(EXPERIMENT, table, tmp_path, preset, None)
+        assert {(cell.row.label, cell.config.seed) for cell in every} == {
+            (row.label, seed) for row in table.rows for seed in range(4)
+        }
         for cell in cells(EXPERIMENT, table, tmp_path, preset, 1):
             words = command(EXPERIMENT, cell.config).split(" ")[3:]
             base = EXPERIMENT.config(preset)
             given = parse(RunArguments[MultiShotConfig], words, "warpgrad run multi-shot", RunArguments(base))
             assert given.config == cell.config
+
+
+def test_every_run_of_the_table_leaves_a_curve_of_validation_and_test_tasks(tmp_path):
+    """At every preset; training from scratch has no meta-steps to leave one for."""
+    table, _ = EXPERIMENT.tables
+    for preset in EXPERIMENT.presets:
+        for cell in cells(EXPERIMENT, table, tmp_path, preset, 1):
+            config = cell.config
+            assert config.meta_steps // config.validate_every >= 8, preset
+            assert config.meta_steps // config.test_curve_every >= 8, preset
+            assert config.test_curve_tasks <= config.test_tasks
+
+
+def test_every_method_gets_as_many_trials_of_its_step_size_on_validation_classes(tmp_path):
+    _, probes = EXPERIMENT.tables
+    grids: dict[str, list[float]] = {}
+    for cell in cells(EXPERIMENT, probes, tmp_path, "small", None):
+        config = cell.config
+        assert (config.split, config.seed, config.test_curve_every) == ("validation", 0, 0)
+        assert config.from_scratch or (config.meta_steps, config.validate_every) == (100, 100)
+        grids.setdefault(config.method, []).append(config.alpha)
+    assert set(grids) == set(METHODS)
+    for method, grid in grids.items():
+        assert len(grid) == 5
+        assert all(2.9 < larger / smaller < 3.4 for smaller, larger in pairwise(grid)), method
+        assert EXPERIMENT.config("small", method=method).alpha in grid[1:-1], method
 
 
 def test_widths_can_be_given_on_the_command_line():
@@ -329,7 +435,19 @@ def test_differences_are_paired_by_task_and_refused_where_tasks_or_steps_differ(
     assert setting(fewer) == "marked, 3-way 7 to 8-shot (test)"
 
 
-def test_the_page_and_the_lines_show_every_row_at_both_horizons(runs, tmp_path):
+def test_the_page_and_the_lines_are_built_from_the_record_alone(runs, tmp_path, monkeypatch):
+    groups = [group_of(row.label, [runs[row.settings["method"]]], row.paper) for row in EXPERIMENT.tables[0].rows]
+    found = on_record(EXPERIMENT.tables[0], groups, tmp_path / "record.json", monkeypatch)
+    assert EXPERIMENT.lines(found) == EXPERIMENT.lines(groups)
+    assert "Learning curves" in EXPERIMENT.page(found, "Recorded").write(tmp_path / "page.html").read_text()
+    for group, recorded in zip(groups, found, strict=True):
+        assert set(recorded.evaluations[0]) >= {"data", "data_sha256", "batch_norm", "accuracy", "auc", "curves"}
+        for line, kept in zip(group.runs[0].metrics, recorded.runs[0].metrics, strict=True):
+            assert kept["validation/auc"] == pytest.approx(line["validation/auc"], rel=1e-5)
+            assert kept["validation/accuracy"] == pytest.approx(line["validation/accuracy"], rel=1e-5)
+
+
+def test_the_page_and_the_lines_show_every_row_at_both_horizons(tiny, runs, tmp_path):
     papers = {"warp-leap": 80.4, "leap": 73.9, "reptile": 76.5, "sgd": 58.1}
     groups = [group_of(method, [runs[method]], paper) for method, paper in papers.items()]
     header, rows = EXPERIMENT.lines(groups)
@@ -342,6 +460,13 @@ def test_the_page_and_the_lines_show_every_row_at_both_horizons(runs, tmp_path):
     for words in ("paper 80.4 (tieredImageNet)", "not</strong> on tieredImageNet", "Learning curves", "after 8 steps",
                   "AUC over 4 steps", "Meta-training", "validation", "minus warp-leap", "reptile"):  # fmt: skip
         assert words in page, words
+    assert "test/auc against meta-steps" not in page
+    watched = tiny(method="leap", test_curve_every=1)
+    execute(EXPERIMENT, watched, Execution(tmp_path / "watched", progress=False))
+    with_curve = EXPERIMENT.page([group_of("leap", [tmp_path / "watched"])], "Curve")
+    drawn = with_curve.write(tmp_path / "curve.html").read_text()
+    assert "test/auc against meta-steps" in drawn
+    assert "test scores on the way choose nothing" in drawn
     alone = EXPERIMENT.page([groups[3]], "SGD").write(tmp_path / "sgd.html").read_text()
     assert 'id="meta-training"' not in alone
     assert 'id="meta-training"' in page

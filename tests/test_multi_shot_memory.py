@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
 
+from benchmark_scripts import load_benchmark
 from warpgrad.algorithms import Online, Unrolled
 from warpgrad.engine.files import write_json
 from warpgrad.errors import WarpgradError
@@ -18,16 +17,10 @@ from warpgrad.objectives import Exact
 from warpgrad.report import Page
 from warpgrad.report.memory import FORMAT, memory_section
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "memory_few_shot.py"
-
 
 @pytest.fixture(scope="module")
 def benchmark():
-    spec = importlib.util.spec_from_file_location("memory_few_shot", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("memory_few_shot")
 
 
 def record(path: Path) -> Path:

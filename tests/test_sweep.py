@@ -25,13 +25,16 @@ optuna = pytest.importorskip("optuna", reason="needs Optuna: pip install 'warpgr
 
 from warpgrad import commands, sweep_commands  # noqa: E402
 from warpgrad.errors import WarpgradError  # noqa: E402
+from warpgrad.experiments.multi_shot import MultiShot  # noqa: E402
+from warpgrad.experiments.settings_file import read_settings  # noqa: E402
 from warpgrad.experiments.sweep_space import Choices, FloatRange, IntRange  # noqa: E402
 from warpgrad.experiments.synthetic import Synthetic  # noqa: E402
 from warpgrad.sweep import process  # noqa: E402
 from warpgrad.sweep.ownership import Owner  # noqa: E402
 from warpgrad.sweep.page import build_page  # noqa: E402
+from warpgrad.sweep.process import trial_command  # noqa: E402
 from warpgrad.sweep.pruning import Prune  # noqa: E402
-from warpgrad.sweep.results import Places, Sweep  # noqa: E402
+from warpgrad.sweep.results import Places, Sweep, best_settings, ranked  # noqa: E402
 from warpgrad.sweep.samplers import Keyed  # noqa: E402
 from warpgrad.sweep.study import Record, opened  # noqa: E402
 from warpgrad.sweep.trials import Workers  # noqa: E402
@@ -114,6 +117,32 @@ def drawn(root: Path, plan: Sweep, count: int, together: int = 1) -> list[dict]:
 def states(root: Path, plan: Sweep) -> list[str]:
     with recording(root, plan) as (record, _):
         return [outcome.state for outcome in record.outcomes()]
+
+
+def test_a_list_is_chosen_kept_shown_and_run_as_it_was_declared(tmp_path):
+    """Optuna keeps no lists: from the study, in another process too, they come back as the setting holds them."""
+    experiment, widths = MultiShot(), ((4, 4), (8, 8, 16))
+    config = experiment.config("small", method="leap", split="validation")
+    space = {"widths": Choices(widths), "momentum": Choices((0.0, 0.9))}
+    plan = Sweep(experiment, config, space, "random", "auc", "maximise")
+    tried = []
+    for _ in range(2):  # the second time on what the first has left
+        with recording(tmp_path, plan) as (record, places):
+            for _ in range(6):
+                trial = record.next_trial(12)
+                tried.append(record.chosen(trial))
+                record.complete(trial, float(len(tried[-1]["widths"])), 0.0)
+            outcomes = record.outcomes()
+    assert {chosen["widths"] for chosen in tried} == set(widths)
+    assert [outcome.chosen for outcome in outcomes] == tried
+    best = ranked(outcomes, "maximise")[0]
+    assert plan.trial_config(best.chosen).widths == (8, 8, 16)
+    words = trial_command(experiment, plan.trial_config(best.chosen), tmp_path / "trial")
+    assert words[words.index("--widths") + 1 :][:3] == ["8", "8", "16"]
+    places.best.write_text(json.dumps(best_settings(plan, best)))
+    assert read_settings(places.best, experiment)["widths"] == (8, 8, 16)
+    page = build_page(plan, outcomes, places, "warpgrad sweep multi-shot").write(places.page).read_text()
+    assert "8, 8, 16" in page
 
 
 def test_random_search_is_a_function_of_the_seed_and_the_trial(tmp_path):

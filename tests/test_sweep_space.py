@@ -76,7 +76,8 @@ def test_declared_spaces_hold_the_presets():
             for setting, space in experiment.spaces[method].items():
                 value = getattr(preset, setting)
                 if value is not None and preset.preset != "alphabets":
-                    assert space.low <= value <= space.high, (name, method, setting)
+                    inside = value in space.choices if isinstance(space, Choices) else space.low <= value <= space.high
+                    assert inside, (name, method, setting)
 
 
 def test_the_command_line_and_the_file_change_the_space(tmp_path):
@@ -129,10 +130,34 @@ def test_a_bad_space_is_one_sentence(content, sentence, tmp_path):
     assert "\n" not in str(refused.value)
 
 
-def test_a_list_is_not_swept(tmp_path):
-    path = written(tmp_path / "space.json", {"order": {"choices": [[0, 1], [1, 0]]}})
-    with pytest.raises(WarpgradError, match="a setting that is a list cannot be swept"):
-        read_space(path, Continual())
+def test_whole_lists_are_choices_of_a_setting_that_is_a_list(tmp_path):
+    path = written(tmp_path / "space.json", {"widths": {"choices": [[4, 4], [8, 8, 16]]}})
+    experiment = EXPERIMENTS["multi-shot"]
+    space = read_space(path, experiment)
+    assert space == {"widths": Choices(((4, 4), (8, 8, 16)))}
+    assert read_space(written(tmp_path / "again.json", described(space)), experiment) == space
+    assert sweep_space(experiment, experiment.config("small", method="leap"), {"widths"}).keys() == {
+        "inner_lr", "momentum", "theta0_lr",
+    }  # fmt: skip
+    none = written(tmp_path / "none.json", {"widths": {"choices": [[4, 4], []]}})
+    with pytest.raises(WarpgradError, match=r"the space of 'widths' goes too far: .*name at least one block"):
+        sweep_space(experiment, experiment.config("small"), set(), none)
+    wrong = written(tmp_path / "wrong.json", {"widths": {"choices": [[4, 4], [4, "wide"]]}})
+    with pytest.raises(WarpgradError, match="'widths': it is \"wide\", but must be a whole number"):
+        read_space(wrong, experiment)
+
+
+def test_the_image_experiments_search_filters_widths_and_momentum():
+    """App. H: filter sizes were tuned for every method, layer sizes and momentum in the multi-shot experiment."""
+    few, many = EXPERIMENTS["few-shot"], EXPERIMENTS["multi-shot"]
+    for method in few.methods:
+        assert {32, 64, 128} <= set(few.spaces[method]["filters"].choices), method
+    assert 512 in few.spaces["cavia"]["filters"].choices, "the width of its published figures"
+    for method in many.methods:
+        space = many.spaces[method]
+        assert {preset.widths for preset in many.presets.values()} <= set(space["widths"].choices), method
+        assert 0.9 in space["momentum"].choices
+        assert len(space["momentum"].choices) > 2
 
 
 def test_settings_come_from_a_file_in_their_own_types(tmp_path):

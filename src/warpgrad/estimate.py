@@ -126,8 +126,13 @@ def _extrapolated(
 
     per_step = at("seconds") / share
     every = getattr(config, "validate_every", 0)
-    validations = config.meta_steps // every if every else 0
-    longer = getattr(config, fields.validations) / validated_in_sample(config, fields) if fields.validations else 1.0
+    validations = float(config.meta_steps // every if every else 0)
+    if fields.validations:
+        # In units of a sample's validation; the tests on the way take as long for each task.
+        validations *= getattr(config, fields.validations) / validated_in_sample(config, fields)
+        if fields.tests and config.test_curve_every:
+            tested = config.meta_steps // config.test_curve_every * getattr(config, fields.tests)
+            validations += tested / validated_in_sample(config, fields)
     entries = round(at("entries") / share)
     total = entries * last.entry_bytes
     on_disk = total > last.memory_budget > 0
@@ -138,7 +143,7 @@ def _extrapolated(
         meta_steps=config.meta_steps,
         tasks=tasks,
         seconds_per_meta_step=per_step,
-        seconds=last.start + config.meta_steps * per_step + validations * at("validation") * longer,
+        seconds=last.start + config.meta_steps * per_step + validations * at("validation"),
         peak_bytes=round(peak) + (0 if on_disk else total),
         buffer_entries=entries,
         buffer_bytes=total,

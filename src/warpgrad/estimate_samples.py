@@ -36,6 +36,8 @@ class Fields:
     """Tasks per meta-step."""
     validations: str | None = None
     """What the time of a validation is proportional to."""
+    tests: str | None = None
+    """The same of the tests on the way, each of which costs what one of a validation does."""
 
 
 FIELDS: Mapping[str, Fields] = MappingProxyType(
@@ -44,8 +46,8 @@ FIELDS: Mapping[str, Fields] = MappingProxyType(
         "omniglot": Fields("steps", "meta_batch"),
         "continual": Fields("steps_per_subtask", "tasks"),
         "maze": Fields(),
-        "few-shot": Fields("steps", "meta_batch", "validation_episodes"),
-        "multi-shot": Fields("steps", "meta_batch", "validation_tasks"),
+        "few-shot": Fields("steps", "meta_batch", "validation_episodes", "test_curve_episodes"),
+        "multi-shot": Fields("steps", "meta_batch", "validation_tasks", "test_curve_tasks"),
     }
 )
 USUAL = Fields("steps", "meta_batch")
@@ -129,6 +131,8 @@ def _changed(config: C, fields: Fields, steps: int, tasks: int, meta_steps: int,
         changes["validate_every"] = meta_steps if validated else meta_steps + 1
     if fields.validations:
         changes[fields.validations] = validated_in_sample(config, fields)
+    if fields.tests:
+        changes["test_curve_every"] = 0
     return dataclasses.replace(config, **changes)
 
 

@@ -7,7 +7,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,16 @@ Callback = Callable[[int, Learner, Record], None]
 """(meta-steps done, learner, record of the last one); called after every meta-step."""
 
 Validation = Callable[[Learner], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What is measured of the learner between meta-steps, and how often. Only validation ever chooses anything."""
+
+    validate: Validation | None
+    validate_every: int
+    test: Validation | None
+    test_every: int
 
 
 class MetaLoop:
@@ -63,8 +73,7 @@ class MetaLoop:
     def run(
         self,
         meta_steps: int,
-        validate: Validation | None,
-        validate_every: int,
+        scores: Scores,
         callbacks: Sequence[Callback],
         progress: bool,
     ) -> list[Record]:
@@ -76,12 +85,10 @@ class MetaLoop:
                 self._take_snapshot()
                 while state.step < meta_steps and not state.stopped:
                     record: Record = {"step": state.step, **self._timed_meta_step()}
-                    if validate is not None and (state.step + 1) % validate_every == 0:
-                        began = time.monotonic()
-                        scores = self.ranks.from_first(partial(_scores, validate, learner))
-                        record.update({f"validation/{name}": value for name, value in scores.items()})
-                        record["validation_seconds"] = time.monotonic() - began
-                        self._observe(scores)
+                    if scores.validate is not None and (state.step + 1) % scores.validate_every == 0:
+                        self._observe(self._score("validation", scores.validate, record))
+                    if scores.test is not None and (state.step + 1) % scores.test_every == 0:
+                        self._score("test", scores.test, record)
                     interrupts.hold()
                     self._end_of_step(record)
                     for callback in callbacks if first else ():
@@ -106,12 +113,20 @@ class MetaLoop:
         return self.records
 
     def _timed_meta_step(self) -> Record:
-        """A meta-step, with its wall time and the processor time of all ranks; validations are timed apart."""
+        """A meta-step, with its wall time and the processor time of all ranks; scores after it are timed apart."""
         began, worked = time.monotonic(), time.process_time()
         record = self._meta_step()
         record["seconds"] = time.monotonic() - began
         (record["cpu_seconds"],) = self.ranks.total([time.process_time() - worked])
         return record
+
+    def _score(self, role: str, measure: Validation, record: Record) -> dict[str, float]:
+        """Scores by rank 0, into the record under the name of their role."""
+        began, learner = time.monotonic(), self.state.method.learner
+        found = self.ranks.from_first(lambda: {name: float(value) for name, value in measure(learner).items()})
+        record.update({f"{role}/{name}": value for name, value in found.items()})
+        record[f"{role}_seconds"] = time.monotonic() - began
+        return found
 
     def _meta_step(self) -> Record:
         state, key = self.state, fold(self.seed, self.state.step)
@@ -161,7 +176,3 @@ class MetaLoop:
             self.directory.save(self._snapshot["step"], self._snapshot)
             self._saved_step = self._snapshot["step"]
         self._saved_at = time.monotonic()
-
-
-def _scores(validate: Validation, learner: Learner) -> dict[str, float]:
-    return {name: float(value) for name, value in validate(learner).items()}

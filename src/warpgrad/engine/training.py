@@ -21,7 +21,7 @@ import torch
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.engine.distributed import joined, restarted
 from warpgrad.engine.early_stopping import EarlyStopping
-from warpgrad.engine.loop import Callback, MetaLoop, Record, Validation
+from warpgrad.engine.loop import Callback, MetaLoop, Record, Scores, Validation
 from warpgrad.engine.run_directory import TIMES, RunDirectory
 from warpgrad.engine.state import TrainingState
 from warpgrad.errors import WarpgradError
@@ -54,6 +54,8 @@ def meta_train(
     validate: Validation | None = None,
     validate_every: int = 1,
     early_stopping: EarlyStopping | None = None,
+    test: Validation | None = None,
+    test_every: int = 1,
     callbacks: Sequence[Callback] = (),
     run: str | Path | None = None,
     config: Mapping[str, Any] | None = None,
@@ -79,6 +81,7 @@ def meta_train(
         seed: Keys every draw.
         validate: Scores of the learner on validation tasks, every `validate_every` meta-steps.
         early_stopping: Stop on a validation score, and end with the best parameters.
+        test: Scores of the learner on test tasks, every `test_every` meta-steps; they are recorded and choose nothing.
         callbacks: Called after every meta-step, by rank 0 alone; they must not change the learner.
         run: Run directory; the same call again goes on where the run stopped.
         config: Settings to store and compare; a run goes on only under equal ones.
@@ -91,6 +94,8 @@ def meta_train(
         raise WarpgradError(f"meta_steps={meta_steps}: meta-training needs at least 1 meta-step.")
     if validate_every < 1:
         raise WarpgradError(f"validate_every={validate_every}: validate after at least 1 meta-step.")
+    if test_every < 1:
+        raise WarpgradError(f"test_every={test_every}: test after at least 1 meta-step.")
     if early_stopping is not None and validate is None:
         raise WarpgradError("early stopping needs validate=, a function that scores the learner.")
     if run is None and (tensorboard or fresh):
@@ -111,7 +116,8 @@ def meta_train(
             if tensorboard and directory is not None:
                 callbacks = [*callbacks, tensorboard_callback(directory.path / "tensorboard")]
             with isolated_rng(learner.device), learner.modes_kept(), torch.enable_grad():
-                return loop.run(meta_steps, validate, validate_every, callbacks, progress)
+                scores = Scores(validate, validate_every, test, test_every)
+                return loop.run(meta_steps, scores, callbacks, progress)
     finally:
         algorithm.ranks = ALONE
         if directory is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from warpgrad.experiments.sweep_space import FloatRange, Space
+from warpgrad.experiments.sweep_space import Choices, FloatRange, Space
 
 Spaces = Mapping[str, Mapping[str, Space]]
 
@@ -36,9 +36,14 @@ CONTINUAL: Spaces = {
 
 SYNTHETIC: Spaces = {"warpgrad": {"meta_lr": FloatRange(1e-4, 1e-1, log=True)}}
 
-_STEP, _ADAM = FloatRange(0.002, 0.5, log=True), FloatRange(1e-4, 1e-2, log=True)
+_ADAM = FloatRange(1e-4, 1e-2, log=True)
+_ADAPTATION: Mapping[str, Space] = {
+    "inner_lr": FloatRange(0.002, 0.5, log=True),
+    "momentum": Choices((0.0, 0.5, 0.9, 0.95)),
+    "widths": Choices(((16, 16, 32, 32, 48, 48), (32, 32, 80, 80, 128, 128), (64, 64, 160, 160, 256, 256))),
+}
 MULTI_SHOT: Spaces = {
-    "warp-leap": {"inner_lr": _STEP, "theta0_lr": _ADAM, "meta_lr": _ADAM},
-    **{method: {"inner_lr": _STEP, "theta0_lr": _ADAM} for method in ("leap", "reptile")},
-    "sgd": {"inner_lr": _STEP},
+    "warp-leap": {**_ADAPTATION, "theta0_lr": _ADAM, "meta_lr": _ADAM},
+    **{method: {**_ADAPTATION, "theta0_lr": _ADAM} for method in ("leap", "reptile")},
+    "sgd": _ADAPTATION,
 }

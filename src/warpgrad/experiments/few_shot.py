@@ -20,8 +20,9 @@ A task is an episode: N classes, a few images of each to adapt to in K steps, 15
 | `mt-nets`        | all, W by masked rows    | T after every linear map     | the same, for the masks too            |
 | `cavia`          | a context, from 0        | all else                     | the same                               |
 
-Meta-updates are Adam's. Validation accuracy chooses the weights that are kept. Batch-norm uses batch statistics
-throughout, at test those of the query set; `--batch-norm running` does not.
+Meta-updates are Adam's. Validation accuracy chooses the weights that are kept; `--test-curve-every N` also tests on the
+way, which chooses nothing. Batch-norm uses batch statistics throughout, at test those of the query set;
+`--batch-norm running` does not.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpgrad.engine.early_stopping import EarlyStopping
+from warpgrad.engine.loop import Validation
 from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group, require, require_users
@@ -48,7 +50,8 @@ if TYPE_CHECKING:
     from warpgrad.report.page import Page
 
 _AT_LEAST_ONE = (
-    "filters", "context", "steps", "meta_batch", "meta_steps", "validate_every", "validation_episodes", "test_steps",
+    "filters", "context", "steps", "meta_batch", "meta_steps", "validate_every", "validation_episodes",
+    "test_curve_episodes", "test_steps",
 )  # fmt: skip
 _ABOVE_ZERO = ("alpha", "meta_lr", "theta0_lr", "rule_lr", "meta_clip", "temperature")
 _METHODS_OF = {
@@ -70,13 +73,9 @@ class FewShot(Experiment[FewShotConfig]):
     presets: Mapping[str, FewShotConfig] = PRESETS
     tables = TABLES
     spaces = SPACES
-    recorded = (
-        "data", "data_sha256", "split", "ways", "shots", "query", "batch_norm", "notes", "tested_at", "curve",
-        "accuracy",
-    )  # fmt: skip
 
     def check(self, config: FewShotConfig) -> FewShotConfig:
-        require(config, at_least_one=_AT_LEAST_ONE, above_zero=_ABOVE_ZERO)
+        require(config, at_least_one=_AT_LEAST_ONE, above_zero=_ABOVE_ZERO, at_least_zero=("test_curve_every",))
         if config.patience is not None and config.patience < 1:
             raise WarpgradError(f"patience={config.patience}: wait for at least 1 validation, or None for all.")
         if config.test_episodes < 2:
@@ -88,13 +87,20 @@ class FewShot(Experiment[FewShotConfig]):
     def train(self, config: FewShotConfig, execution: Execution) -> int:
         images = FewShotImages(open_data(config.data), config.device)
         tasks = EpisodeFamily(images, "train", config.train_shape, rotations=config.rotations, flips=config.flips)
-        held_out = EpisodeFamily(images, "validation", config.test_shape, rotations=config.rotations)
         chosen = recipe(config, images.store.shape)
         method = chosen.method
 
-        def validate(learner: Learner) -> dict[str, float]:
-            episodes = held_out.episodes(config.validation_episodes)
-            return score(learner, episodes, rule=method.rule, steps=config.steps, key=config.seed)
+        def scores(split: str, episodes: int) -> Validation:
+            """Mean scores on the first episodes of a split, accuracy in per cent."""
+            held_out = EpisodeFamily(images, split, config.test_shape, rotations=config.rotations)
+
+            def measure(learner: Learner) -> dict[str, float]:
+                found = score(
+                    learner, held_out.episodes(episodes), rule=method.rule, steps=config.steps, key=config.seed
+                )
+                return {**found, "accuracy": 100 * found["accuracy"]}
+
+            return measure
 
         records = meta_train(
             method.learner,
@@ -106,9 +112,11 @@ class FewShot(Experiment[FewShotConfig]):
             optimiser=meta_optimisers(config),
             clip=config.meta_clip,
             meta_steps=config.meta_steps,
-            validate=validate,
+            validate=scores("validation", config.validation_episodes),
             validate_every=config.validate_every,
             early_stopping=EarlyStopping("accuracy", config.patience or config.meta_steps, "max"),
+            test=scores(config.split, config.test_curve_episodes) if config.test_curve_every else None,
+            test_every=config.test_curve_every or 1,
             **kept(self, config, execution),
         )
         return len(records)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from warpgrad.experiments.base import Config
-from warpgrad.experiments.sweep_space import FloatRange, Space
+from warpgrad.experiments.sweep_space import Choices, FloatRange, Space
 from warpgrad.tasks.episodes import EpisodeShape
 
 METHODS = (
@@ -17,8 +17,10 @@ METHODS = (
 DATA = ("cifar-fs", "fc100", "mini-imagenet", "tiered-imagenet", "omniglot-fewshot")
 TRAIN_SHOTS = {1: 5, 5: 15}
 """App. H: meta-training sees more images of each class than the test."""
-_ALPHA = {"cavia": 5.0, "warp-maml": 0.15}
-"""Step sizes that differ from that of the other methods; docs/few-shot.md says how they were chosen."""
+_ALPHA: Mapping[str, float] = {"warp-maml": 0.15, "maml": 0.05, "meta-sgd": 0.05, "t-nets": 0.05, "cavia": 5.0}
+"""The step size of each method that has one of its own, chosen by the table `few-shot-steps`."""
+_USUAL_ALPHA = 0.05
+"""That of the methods which the table does not search."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class FewShotConfig(Config):
     steps: int = 5
     """K in meta-training."""
     inner_lr: float | None = None
-    """α; None is 5 for CAVIA, whose context starts at 0, 0.15 for warp-maml, and 0.05 for the others."""
+    """α; None is the method's own, chosen by the table `few-shot-steps`."""
     meta_lr: float = 0.001
     """Adam's step size for φ: warps, T, and what CAVIA and ANIL do not adapt."""
     theta0_lr: float = 0.001
@@ -73,6 +75,10 @@ class FewShotConfig(Config):
     """Episodes of a validation."""
     patience: int | None = None
     """Validations without a new best after which the run stops; None goes through all meta-steps."""
+    test_curve_every: int = 0
+    """Meta-steps between tests on the way, on the first episodes of the final one; they choose nothing. 0: none."""
+    test_curve_episodes: int = 600
+    """Episodes of each of these tests."""
     split: Literal["test", "validation"] = "test"
     """Which classes to test on."""
     test_episodes: int = 600
@@ -94,7 +100,7 @@ class FewShotConfig(Config):
         """The step size of adaptation that is used."""
         if self.inner_lr is not None:
             return self.inner_lr
-        return _ALPHA.get(self.method, 0.05)
+        return _ALPHA.get(self.method, _USUAL_ALPHA)
 
 
 PRESETS: Mapping[str, FewShotConfig] = MappingProxyType(
@@ -107,18 +113,24 @@ PRESETS: Mapping[str, FewShotConfig] = MappingProxyType(
             meta_steps=2000,
             validate_every=250,
             validation_episodes=100,
+            test_curve_episodes=300,
         ),
     }
 )
 """`paper`: miniImageNet 1-shot; its tables set data and shots. `small`: CIFAR-FS, 32 filters, fewer meta-steps."""
 
-_INNER, _META = FloatRange(0.005, 0.5, log=True), FloatRange(1e-4, 1e-2, log=True)
-_THETA0: Mapping[str, Space] = {"inner_lr": _INNER, "theta0_lr": _META}
+_INNER, _META = FloatRange(0.005, 1.5, log=True), FloatRange(1e-4, 1e-2, log=True)
+_FILTERS = Choices((32, 64, 128))
+_THETA0: Mapping[str, Space] = {"inner_lr": _INNER, "theta0_lr": _META, "filters": _FILTERS}
 SPACES: Mapping[str, Mapping[str, Space]] = {
     **dict.fromkeys(("maml", "fomaml", "reptile"), _THETA0),
     **{method: {**_THETA0, "meta_lr": _META} for method in ("warp-maml", "anil", "t-nets")},
     **{method: {**_THETA0, "rule_lr": _META} for method in ("meta-sgd", "meta-curvature")},
     "mt-nets": {**_THETA0, "meta_lr": _META, "rule_lr": _META},
-    "cavia": {"inner_lr": FloatRange(0.1, 50.0, log=True), "meta_lr": _META},
+    "cavia": {
+        "inner_lr": FloatRange(0.5, 150.0, log=True),
+        "meta_lr": _META,
+        "filters": Choices((32, 64, 128, 256, 512)),
+    },
 }
-"""What `warpgrad sweep` chooses from; the paper gives no ranges."""
+"""What `warpgrad sweep` chooses from. The paper gives no ranges but 128 filters or fewer; CAVIA's are its authors'."""

@@ -2,20 +2,48 @@
 
 On mini- and tieredImageNet they are those of the paper's table; on CIFAR-FS, which the paper does not have, MAML's is
 the published one of a four-block network with 32 filters, trained on tens of times as many episodes as `small` has.
+
+On CIFAR-FS every method stands in its table for as many meta-steps as the others, and for as much processor time as
+MAML's take: twice, where a meta-step does not cost what one of MAML does. The second length is fixed beforehand from
+`COST`, so that the runs are the same on every machine. All rows of a table have as many validations to choose their
+weights by.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from warpgrad.experiments.base import Row, Table
 
 NAME = "few-shot"
-FEWER_FILTERS = ("reptile", "meta-sgd", "t-nets", "mt-nets", "maml")
-"""Baselines that overfit with 128 filters (App. H); at the paper's sizes they get 32."""
+PUBLISHED_FILTERS: Mapping[str, int] = {
+    **dict.fromkeys(("reptile", "meta-sgd", "t-nets", "mt-nets", "maml"), 32),
+    "cavia": 512,
+}
+"""Filters of the networks that the published figures of other methods are for; Warp-MAML has the paper's 128.
 
+MAML and T-Nets overfit with 128 filters (App. H). CAVIA's 51.8 and 65.9 are for 512; its authors have 49.8 and 64.6 for
+128, and 47.2 and 59.1 for 32."""
+
+COST: Mapping[int, Mapping[str, float]] = {
+    1: {"warp-maml": 2.15, "maml": 1.0, "meta-sgd": 1.0, "t-nets": 1.25, "cavia": 0.53},
+    5: {"warp-maml": 1.56, "maml": 1.0, "meta-sgd": 1.0, "t-nets": 1.27, "cavia": 0.45},
+}
+"""Shots of the test -> method -> processor time of a meta-step beside one of MAML, at preset `small` on CIFAR-FS, one
+thread: measured by benchmarks/few_shot_cost.py."""
 SMALL_STEPS = {1: 2000, 5: 800}
 """Meta-steps at the small preset: the episodes of 5-shot training are three times as large."""
+SMALL_SEEDS = {1: 4, 5: 2}
+VALIDATIONS = 8
+"""In every run of a table on CIFAR-FS, however long it is."""
+PAPER_STEPS, PAPER_VALIDATIONS = 60_000, 60
+"""The same at the preset `paper`, with the same costs."""
+LONG_STEPS = 10_000
+LONG_VALIDATIONS = 20
+LONG_TESTS = 10
+IN_TIME = ", in MAML's time"
+"""How the label of a row ends that has as much processor time as MAML's, not as many meta-steps."""
 
 _Published = tuple[tuple[str, str, float | None, float | None], ...]
 """Label, method, and the published accuracies for 1 shot and for 5."""
@@ -38,49 +66,100 @@ _MINI: _Published = (
 _TIERED: _Published = (("Warp-MAML", "warp-maml", 57.2, 74.1), ("MAML", "maml", 51.7, 70.3))
 
 
-def _row(label: str, method: str, paper: float | None, data: str, shots: int) -> Row:
-    at: dict[str, dict[str, Any]] = {"small": {"meta_steps": SMALL_STEPS[shots]}}
-    if method in FEWER_FILTERS:
-        at["paper"] = {"filters": 32}
-    small = 2 if method in ("warp-maml", "maml") else 1
-    return Row(label, {"method": method, "data": data, "shots": shots}, paper, {"small": small}, at)
+def lengths(steps: int, validations: int, cost: float = 1.0) -> dict[str, int]:
+    """The length of a run that takes as long as `steps` meta-steps of MAML, where one of its own costs `cost` of them:
+    how many it has, and after how many each it validates, the last time at its end."""
+    every = max(round(steps / cost / validations), 1)
+    return {"meta_steps": validations * every, "validate_every": every}
 
 
-def _tables(short: str, data: str, published: _Published, preset: str) -> list[Table]:
+def _at_paper(method: str) -> dict[str, int]:
+    return {"filters": PUBLISHED_FILTERS[method]} if method in PUBLISHED_FILTERS else {}
+
+
+def _cifar(label: str, method: str, paper: float | None, shots: int, *, in_time: bool) -> Row:
+    cost = COST[shots][method] if in_time else 1.0
+    at = {
+        "small": lengths(SMALL_STEPS[shots], VALIDATIONS, cost),
+        "paper": {**lengths(PAPER_STEPS, PAPER_VALIDATIONS, cost), **_at_paper(method)},
+    }
+    settings = {"method": method, "data": "cifar-fs", "shots": shots}
+    return Row(label + IN_TIME if in_time else label, settings, paper, at=at)
+
+
+def _cifar_table(place: int, shots: int) -> Table:
+    equal_steps = [_cifar(label, method, papers[place], shots, in_time=False) for label, method, *papers in _CIFAR]
+    # A method whose meta-step costs what one of MAML does has both in one row.
+    equal_time = [
+        _cifar(label, method, None, shots, in_time=True) for label, method, *_ in _CIFAR if COST[shots][method] != 1.0
+    ]
+    return Table(
+        f"few-shot-cifar-{shots}shot",
+        f"Accuracy on test episodes, cifar-fs, 5-way {shots}-shot",
+        NAME,
+        (*equal_steps, *equal_time),
+        seeds=SMALL_SEEDS[shots],
+        preset="small",
+    )
+
+
+def _imagenet_tables(short: str, data: str, published: _Published) -> list[Table]:
+    def row(label: str, method: str, paper: float | None, shots: int) -> Row:
+        settings = {"method": method, "data": data, "shots": shots}
+        return Row(label, settings, paper, at={"paper": _at_paper(method)})
+
     return [
         Table(
             f"few-shot-{short}-{shots}shot",
             f"Accuracy on test episodes, {data}, 5-way {shots}-shot",
             NAME,
-            tuple(_row(label, method, papers[place], data, shots) for label, method, *papers in published),
+            tuple(row(label, method, papers[place], shots) for label, method, *papers in published),
             seeds=1,
-            preset=preset,
         )
         for place, shots in enumerate((1, 5))
     ]
 
 
-_PROBED: tuple[tuple[str, str, dict[str, float]], ...] = (
-    *((f"MAML, α = {alpha:g}", "maml", {"inner_lr": alpha}) for alpha in (0.02, 0.05, 0.15)),
-    ("MAML, Adam at 0.003", "maml", {"theta0_lr": 0.003}),
-    *((f"Warp-MAML, α = {alpha:g}", "warp-maml", {"inner_lr": alpha}) for alpha in (0.05, 0.15, 0.4)),
-    *((f"T-Nets, α = {alpha:g}", "t-nets", {"inner_lr": alpha}) for alpha in (0.05, 0.15)),
-    *((f"CAVIA, α = {alpha:g}", "cavia", {"inner_lr": alpha}) for alpha in (0.3, 5.0, 20.0)),
+def _long(label: str, method: str, *, in_time: bool = False) -> Row:
+    length = lengths(LONG_STEPS, LONG_VALIDATIONS, COST[1][method] if in_time else 1.0)
+    curve = {"test_curve_every": length["meta_steps"] // LONG_TESTS}
+    return Row(label + IN_TIME if in_time else label, {"method": method, **length, **curve})
+
+
+LONG = Table(
+    "few-shot-cifar-long",
+    f"Accuracy on test episodes, cifar-fs, 5-way 1-shot, after {LONG_STEPS} meta-steps and on the way",
+    NAME,
+    (_long("Warp-MAML", "warp-maml"), _long("MAML", "maml"), _long("Warp-MAML", "warp-maml", in_time=True)),
+    seeds=2,
+    preset="small",
 )
-_SHORT = {"meta_steps": 500, "validate_every": 500, "split": "validation", "test_episodes": 300}
+"""Whether what a method is ahead by lasts; the test episodes of the curve choose nothing."""
+
+STEP_SIZES = (0.005, 0.015, 0.05, 0.15, 0.5, 1.5)
+CONTEXT_STEP_SIZES = (0.5, 1.5, 5.0, 15.0, 50.0, 150.0)
+"""CAVIA's: its context begins at 0, and takes far larger steps than weights do."""
+_SHORT: dict[str, Any] = {
+    "meta_steps": 500, "validate_every": 500, "split": "validation", "test_episodes": 300,
+}  # fmt: skip
 PROBES = Table(
     "few-shot-steps",
-    "Step sizes: accuracy on validation episodes after 500 meta-steps, CIFAR-FS, 5-way 1-shot",
+    "Step sizes: accuracy on validation episodes after 500 meta-steps, cifar-fs, 5-way 1-shot",
     NAME,
-    tuple(Row(label, {"method": method, **_SHORT, **chosen}) for label, method, chosen in _PROBED),
+    tuple(
+        Row(f"{label}, α = {alpha:g}", {"method": method, **_SHORT, "inner_lr": alpha})
+        for label, method, *_ in _CIFAR
+        for alpha in (CONTEXT_STEP_SIZES if method == "cavia" else STEP_SIZES)
+    ),
     seeds=1,
     preset="small",
 )
-"""What the step sizes of the preset `small` were chosen by."""
+"""What the step sizes of the preset `small` are chosen by: as many trials for each method of the tables on CIFAR-FS."""
 
 TABLES: tuple[Table, ...] = (
-    *_tables("cifar", "cifar-fs", _CIFAR, "small"),
-    *_tables("mini", "mini-imagenet", _MINI, "paper"),
-    *_tables("tiered", "tiered-imagenet", _TIERED, "paper"),
+    *(_cifar_table(place, shots) for place, shots in enumerate((1, 5))),
+    LONG,
+    *_imagenet_tables("mini", "mini-imagenet", _MINI),
+    *_imagenet_tables("tiered", "tiered-imagenet", _TIERED),
     PROBES,
 )

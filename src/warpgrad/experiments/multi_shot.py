@@ -14,8 +14,9 @@ sees K steps of a task; tests go on for several times as many.
 | `reptile`   | Reptile | none                                  | the same                          |
 | `sgd`       | random  | none                                  | the same, in larger batches       |
 
-Meta-updates are Adam's. Validation AUC over K steps chooses the weights that are kept. Batch-norm uses batch
-statistics in adaptation and in the meta-loss; at test, running statistics of the task itself, reset at its start.
+Meta-updates are Adam's. Validation AUC over K steps chooses the weights that are kept; test tasks scored on the way,
+as in the paper's figure, choose nothing. Batch-norm uses batch statistics in adaptation and in the meta-loss; at test,
+running statistics of the task itself, freed of the values they begin with (`corrected`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpgrad.data.prepared import open_prepared
 from warpgrad.engine.early_stopping import EarlyStopping
+from warpgrad.engine.loop import Validation
 from warpgrad.engine.run_directory import newest_checkpoint
 from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
@@ -33,7 +35,7 @@ from warpgrad.experiments.base import Execution, Experiment, Group, require
 from warpgrad.experiments.declared_spaces import MULTI_SHOT
 from warpgrad.experiments.fresh_head import note, other_data, trained
 from warpgrad.experiments.multi_shot_config import METHODS, PRESETS, MultiShotConfig
-from warpgrad.experiments.multi_shot_evaluation import evaluate_on_tasks, validation_scores
+from warpgrad.experiments.multi_shot_evaluation import evaluate_on_tasks, mean_scores
 from warpgrad.experiments.multi_shot_methods import algorithm_of, meta_optimisers, method_of
 from warpgrad.experiments.multi_shot_tables import NAME, TABLES
 from warpgrad.experiments.runner import kept, without_meta_training
@@ -44,10 +46,10 @@ if TYPE_CHECKING:
     from warpgrad.report.page import Page
 
 _AT_LEAST_ONE = (
-    "steps", "meta_batch", "meta_steps", "validate_every", "validation_tasks", "scratch_batch", "test_tasks",
-    "headline_steps", "test_steps", "test_every",
+    "steps", "meta_batch", "meta_steps", "validate_every", "validation_tasks", "scratch_batch", "test_curve_tasks",
+    "test_tasks", "headline_steps", "test_steps", "test_every",
 )  # fmt: skip
-_ABOVE_ZERO = ("inner_lr", "meta_lr", "theta0_lr", "scratch_lr")
+_ABOVE_ZERO = ("alpha", "meta_lr", "theta0_lr")
 
 
 class MultiShot(Experiment[MultiShotConfig]):
@@ -59,10 +61,12 @@ class MultiShot(Experiment[MultiShotConfig]):
     tables = TABLES
     spaces = MULTI_SHOT
     sweep_metric = "auc"
-    recorded = ("data", "data_sha256", "split", "ways", "shots", "batch_norm", "notes", "tested_at", "curves")
 
     def check(self, config: MultiShotConfig) -> MultiShotConfig:
-        require(config, at_least_one=_AT_LEAST_ONE, above_zero=_ABOVE_ZERO)
+        super().check(config)
+        require(config, at_least_one=_AT_LEAST_ONE, above_zero=_ABOVE_ZERO, at_least_zero=("test_curve_every",))
+        if not 0 <= config.momentum < 1:
+            raise WarpgradError(f"momentum={config.momentum}: it must be at least 0 and below 1.")
         if config.meta_clip is not None and not config.meta_clip > 0:
             raise WarpgradError(f"meta_clip={config.meta_clip}: it must be greater than 0, or None for no bound.")
         if config.patience is not None and config.patience < 1:
@@ -76,13 +80,17 @@ class MultiShot(Experiment[MultiShotConfig]):
             )
         for shape in (config.train_shape, config.test_shape):
             assert shape.ways == config.ways  # building them checks ways, images and batches
-        return super().check(config)
+        return config
 
     def train(self, config: MultiShotConfig, execution: Execution) -> int:
         if config.from_scratch:
             return without_meta_training(self, config, execution)
         images = open_images(config)
         method = method_of(config, images.store.shape)
+
+        def scores(split: str, tasks: int) -> Validation:
+            return lambda learner: mean_scores(config, images, learner, method.rule, split, tasks)
+
         records = meta_train(
             method.learner,
             ManyShotFamily(images, "train", config.train_shape),
@@ -93,9 +101,11 @@ class MultiShot(Experiment[MultiShotConfig]):
             optimiser=meta_optimisers(config),
             clip=config.meta_clip,
             meta_steps=config.meta_steps,
-            validate=lambda learner: validation_scores(config, images, learner, method.rule),
+            validate=scores("validation", config.validation_tasks),
             validate_every=config.validate_every,
             early_stopping=EarlyStopping("auc", config.patience or config.meta_steps, "max"),
+            test=scores(config.split, config.test_curve_tasks) if config.test_curve_every else None,
+            test_every=config.test_curve_every or 1,
             **kept(self, config, execution),
         )
         return len(records)

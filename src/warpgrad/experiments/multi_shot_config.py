@@ -11,6 +11,8 @@ from warpgrad.experiments.base import Config
 from warpgrad.tasks.many_shot import ManyShotShape
 
 METHODS = ("warp-leap", "leap", "reptile", "sgd")
+_ALPHA: Mapping[str, float] = {"warp-leap": 0.02, "leap": 0.02, "reptile": 0.02, "sgd": 0.02}
+"""The step size of each method, chosen by the table `multi-shot-steps`."""
 POOLS = 5
 """Blocks with pooling, from the first (App. H)."""
 
@@ -39,8 +41,8 @@ class MultiShotConfig(Config):
     """Images per batch."""
     steps: int = 100
     """K in meta-training."""
-    inner_lr: float = 0.02
-    """α."""
+    inner_lr: float | None = None
+    """α; None is the method's own, chosen by the table `multi-shot-steps`."""
     momentum: float = 0.9
     """Of adaptation."""
     objective: Literal["exact", "approximate"] = "exact"
@@ -63,8 +65,11 @@ class MultiShotConfig(Config):
     """Validations without a new best after which the run stops; None goes through all meta-steps."""
     scratch_batch: int = 4
     """How many times larger the batch of sgd is, which is not meta-trained."""
-    scratch_lr: float = 1.0
-    """How many times larger its step size is."""
+    test_curve_every: int = 100
+    """Meta-steps between tests on the way, each K steps long, on the first tasks of the final one; they choose nothing.
+    0: none."""
+    test_curve_tasks: int = 20
+    """Tasks of each of these tests."""
     split: Literal["test", "validation"] = "test"
     """Which classes to test on."""
     test_tasks: int = 100
@@ -93,7 +98,7 @@ class MultiShotConfig(Config):
     @property
     def alpha(self) -> float:
         """The step size of adaptation that is used."""
-        return self.inner_lr * (self.scratch_lr if self.from_scratch else 1.0)
+        return _ALPHA[self.method] if self.inner_lr is None else self.inner_lr
 
 
 PRESETS: Mapping[str, MultiShotConfig] = MappingProxyType(
@@ -110,6 +115,8 @@ PRESETS: Mapping[str, MultiShotConfig] = MappingProxyType(
             meta_steps=400,
             validate_every=50,
             validation_tasks=10,
+            test_curve_every=50,
+            test_curve_tasks=10,
             test_tasks=20,
             headline_steps=30,
             test_steps=150,

@@ -63,10 +63,12 @@ def adapt_and_test(
     return found
 
 
-def validation_scores(config: MultiShotConfig, images: FewShotImages, learner: Learner, rule: Rule) -> dict[str, float]:
-    """Mean scores on validation tasks over the K steps of meta-training."""
-    tasks = ManyShotFamily(images, "validation", config.test_shape).tasks(config.validation_tasks)
-    found = adapt_and_test(learner, rule, tasks, steps=config.steps, every=config.test_every, seed=config.seed)
+def mean_scores(
+    config: MultiShotConfig, images: FewShotImages, learner: Learner, rule: Rule, split: str, tasks: int
+) -> dict[str, float]:
+    """Mean scores on the first tasks of a split over the K steps of meta-training, accuracies in per cent."""
+    held_out = ManyShotFamily(images, split, config.test_shape).tasks(tasks)
+    found = adapt_and_test(learner, rule, held_out, steps=config.steps, every=config.test_every, seed=config.seed)
     return {
         "accuracy": _mean([one.accuracy[-1] for one in found]),
         "auc": _mean([one.area for one in found]),

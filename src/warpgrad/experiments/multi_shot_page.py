@@ -38,6 +38,7 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         "them are.",
         marks=[Mark(f"K = {steps} in meta-training", steps) for steps in sorted(trained)],
         beyond=" To the right of the dashed line is more adaptation than meta-training ever saw." if trained else "",
-        training="Validation scores are means over validation tasks after the K steps of meta-training; the weights "
-        "with the best validation AUC are the ones tested. Training from scratch has no meta-training to show.",
+        training="`validation/` and `test/` scores are means over held-out tasks after K steps. The weights with the "
+        "best validation AUC are the ones tested; test scores on the way choose nothing. Training from scratch has no "
+        "meta-training to show.",
     )

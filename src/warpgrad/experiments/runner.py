@@ -139,9 +139,10 @@ def evaluate(experiment: Experiment[C], config: C, directory: Path) -> dict[str,
 
 
 def training_seconds(directory: Path) -> dict[str, float]:
-    """Wall time of meta-training with its validations, and processor time of its meta-steps alone."""
+    """Wall time of meta-training with all that is scored on its way, and processor time of its meta-steps alone."""
     records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    wall = sum(record["seconds"] + record.get("validation_seconds", 0.0) for record in records)
+    scored = ("validation_seconds", "test_seconds")
+    wall = sum(record["seconds"] + sum(record.get(name, 0.0) for name in scored) for record in records)
     return {"wall_seconds": float(wall), "processor_seconds": float(sum(record["cpu_seconds"] for record in records))}
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from warpgrad.errors import WarpgradError
 
-Option = bool | int | float | str | None
-"""A value that can be chosen."""
+Option = bool | int | float | str | tuple[int | float | str, ...] | None
+"""A value that can be chosen; of a setting that is a list, the whole list."""
 
 
 @dataclass(frozen=True)

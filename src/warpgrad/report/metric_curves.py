@@ -48,7 +48,7 @@ def metric_figures(groups: Mapping[str, Sequence[Run]]) -> list[Figure]:
         for run in runs
         for row in run.metrics
         for name, value in row.items()
-        if name not in ("step", "validation_seconds") and is_number(value)
+        if name not in ("step", "validation_seconds", "test_seconds") and is_number(value)
     )
     figures = []
     for name in names:

@@ -38,6 +38,9 @@ from warpgrad.report.tables import Cell
 from warpgrad.sweep.results import Outcome, Places, Sweep, best_so_far, ranked, shown, summary
 from warpgrad.sweep.space import described, sentence
 
+LONG_LABEL = 12
+"""Letters of a choice from which on choices no longer fit side by side."""
+
 
 def build_page(sweep: Sweep, outcomes: Sequence[Outcome], places: Places, command: str) -> Page:
     """`command` is the one that repeats the sweep, or goes on with it."""
@@ -130,7 +133,10 @@ def _scatter(sweep: Sweep, outcomes: Sequence[Outcome], name: str, space: Space)
                 transform=at_the_axis,
             )  # fmt: skip
         if isinstance(space, Choices):
-            axes.set_xticks(range(len(space.choices)), [shown(value) for value in space.choices])
+            labels = [shown(value) for value in space.choices]
+            axes.set_xticks(range(len(labels)), labels)
+            if max(map(len, labels)) > LONG_LABEL:
+                axes.tick_params(axis="x", labelrotation=15)
             axes.set_xlim(-0.5, len(space.choices) - 0.5)
         else:
             if space.log:

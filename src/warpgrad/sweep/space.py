@@ -65,10 +65,7 @@ def read_space(path: Path, experiment: Experiment[Any]) -> dict[str, Space]:
 def _parsed(described: Any, kind: Any) -> Space:
     keys = set(described) if isinstance(described, dict) else set()
     if keys == {"choices"} and isinstance(described["choices"], list):
-        values = tuple(fitted(value, kind) for value in described["choices"])
-        if any(isinstance(value, tuple) for value in values):
-            raise WarpgradError("a setting that is a list cannot be swept.")
-        return Choices(values)
+        return Choices(tuple(fitted(value, kind) for value in described["choices"]))
     if not {"low", "high"} <= keys <= {"low", "high", "log"}:
         raise WarpgradError('give {"low": …, "high": …, "log": true or false} or {"choices": […]}.')
     log = described.get("log", False)

@@ -97,7 +97,7 @@ class Record:
             Outcome(
                 trial.number,
                 _STATES[trial.state],
-                trial.params,
+                {name: _chosen(self.sweep.space[name], value) for name, value in trial.params.items()},
                 trial.value if trial.state == TrialState.COMPLETE else None,
                 trial.user_attrs.get("seconds"),
                 trial.user_attrs.get("error"),
@@ -160,10 +160,21 @@ class Record:
 
 def _suggest(trial: Trial, name: str, space: Space) -> Any:
     if isinstance(space, Choices):
-        return trial.suggest_categorical(name, space.choices)
+        return _chosen(space, trial.suggest_categorical(name, [_stored(value) for value in space.choices]))
     if isinstance(space, FloatRange):
         return trial.suggest_float(name, space.low, space.high, log=space.log)
     return trial.suggest_int(name, space.low, space.high, log=space.log)
+
+
+def _stored(value: Any) -> Any:
+    """A choice as Optuna keeps it, which knows no lists: as text."""
+    return json.dumps(value) if isinstance(value, tuple) else value
+
+
+def _chosen(space: Space, stored: Any) -> Any:
+    """The choice that is kept so."""
+    lists = [value for value in space.choices if isinstance(value, tuple)] if isinstance(space, Choices) else []
+    return next((value for value in lists if _stored(value) == stored), stored)
 
 
 @contextmanager

@@ -1,0 +1,92 @@
+"""Processor seconds of one meta-step of each few-shot method, and what it costs beside MAML's.
+
+    python benchmarks/few_shot_cost.py [--repetitions 15] [--data cifar-fs] [--methods warp-maml maml cavia]
+
+At preset `small`, one thread, for 1-shot and for 5-shot tests, whose meta-training sees 5 and 15 images of each class.
+A meta-step is the whole of it: the episode drawn, adaptation, meta-gradients, Adam. Methods take turns within each
+repetition, so that a busy machine hits all alike; a ratio is the median of ratios within repetitions. The rows "in
+MAML's time" of the tables on CIFAR-FS take their lengths from these ratios, as they stand in
+`warpgrad.experiments.few_shot_tables.COST`; a constant, so that a table is the same runs on every machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from warpgrad.allocator import keep_freed_memory
+from warpgrad.experiments.few_shot import FewShot
+from warpgrad.experiments.few_shot_config import METHODS, FewShotConfig
+from warpgrad.experiments.few_shot_data import open_data
+from warpgrad.experiments.few_shot_methods import meta_optimisers, recipe
+from warpgrad.experiments.few_shot_tables import COST
+from warpgrad.keys import fold
+from warpgrad.meta_optimiser import MetaOptimiser
+from warpgrad.tasks.episodes import EpisodeFamily, FewShotImages
+
+REFERENCE = "maml"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Processor seconds of a meta-step of each few-shot method.")
+    parser.add_argument("--repetitions", type=int, default=15, help="How often each method is timed.")
+    parser.add_argument("--data", default="cifar-fs", help="A prepared data set, by its name or its folder.")
+    parser.add_argument("--methods", nargs="+", default=["warp-maml", "meta-sgd", "t-nets", "cavia"], choices=METHODS)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    images = FewShotImages(open_data(given.data))
+    methods = list(dict.fromkeys([REFERENCE, *given.methods]))
+    for shots in (1, 5):
+        configs = {name: FewShot().config("small", method=name, shots=shots, data=given.data) for name in methods}
+        seconds = measured({name: meta_steps(config, images) for name, config in configs.items()}, given.repetitions)
+        print(f"{shots}-shot tests, {configs[REFERENCE].train_shape.shots} shots in meta-training")
+        print(f"{'method':<16} {'seconds':>8} {'beside MAML':>12} {'declared':>9}")
+        for name, ratio in ratios(seconds).items():
+            declared = COST.get(shots, {}).get(name)
+            told = "" if declared is None else f"{declared:g}"
+            print(f"{name:<16} {statistics.median(seconds[name]):8.3f} {ratio:12.3f} {told:>9}")
+
+
+def meta_steps(config: FewShotConfig, images: FewShotImages) -> Callable[[int], None]:
+    """A function that takes the meta-step of a number as a run would."""
+    tasks = EpisodeFamily(images, "train", config.train_shape)
+    chosen = recipe(config, images.store.shape)
+    update = MetaOptimiser(chosen.method, meta_optimisers(config), clip=config.meta_clip)
+
+    def take(step: int) -> None:
+        key = fold(config.seed, step)
+        batch = tasks.meta_batch(key, config.meta_batch)
+        keys = [fold(key, "task", index) for index in range(len(batch))]
+        chosen.algorithm.meta_step(chosen.method, batch, keys, update)
+        update.end_meta_step()
+
+    return take
+
+
+def measured(ways: Mapping[str, Callable[[int], None]], repetitions: int) -> dict[str, list[float]]:
+    """Processor seconds of every repetition of each way; the first two of each warm up and do not count."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for step in range(repetitions + 2):
+        for name, way in ways.items():
+            began = time.process_time()
+            way(step)
+            seconds[name].append(time.process_time() - began)
+    return {name: values[2:] for name, values in seconds.items()}
+
+
+def ratios(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """What each way costs beside the reference: the median of the ratios within repetitions."""
+    reference = seconds[REFERENCE]
+    return {
+        name: statistics.median(own / other for own, other in zip(values, reference, strict=True))
+        for name, values in seconds.items()
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""What a meta-step of each few-shot method costs: the measurement that the tables at equal time rest on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmark_scripts import load_benchmark
+from few_shot_store import few_shot_store
+from warpgrad.engine.checkpoint import load
+from warpgrad.engine.run_directory import newest_checkpoint
+from warpgrad.experiments.base import Execution
+from warpgrad.experiments.few_shot import FewShot
+from warpgrad.experiments.few_shot_methods import Recipe
+from warpgrad.experiments.few_shot_tables import COST, TABLES
+from warpgrad.tasks.episodes import FewShotImages
+
+EXPERIMENT = FewShot()
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    return load_benchmark("few_shot_cost")
+
+
+def test_a_ratio_is_the_median_within_repetitions(benchmark):
+    """The second repetition was disturbed: all methods were, alike."""
+    found = benchmark.ratios({"maml": [1.0, 10.0, 1.0], "warp-maml": [2.0, 21.0, 2.2], "cavia": [0.5, 5.0, 0.4]})
+    assert found == {"maml": 1.0, "warp-maml": pytest.approx(2.1), "cavia": 0.5}
+
+
+def test_methods_take_turns_and_warm_up(benchmark):
+    calls = []
+    ways = {name: lambda step, name=name: calls.append((step, name)) for name in ("maml", "cavia")}
+    seconds = benchmark.measured(ways, 3)
+    assert calls == [(step, name) for step in range(5) for name in ways]
+    assert {name: len(values) for name, values in seconds.items()} == {"maml": 3, "cavia": 3}
+
+
+def test_what_is_timed_is_the_meta_step_of_a_run(benchmark, tmp_path, monkeypatch):
+    """Two meta-steps of the benchmark end with the bytes of a run of two."""
+    store = few_shot_store(tmp_path / "store")
+    config = EXPERIMENT.config(
+        "small", method="meta-sgd", data=str(store.path), filters=3, ways=3, train_shots=2, query=2, meta_steps=2
+    )
+    EXPERIMENT.train(config, Execution(tmp_path / "run", progress=False))
+    made: list[Recipe] = []
+    make = benchmark.recipe
+    monkeypatch.setattr(benchmark, "recipe", lambda *given: made.append(make(*given)) or made[-1])
+    take = benchmark.meta_steps(config, FewShotImages(store))
+    for step in range(2):
+        take(step)
+    stored = load(newest_checkpoint(tmp_path / "run"))["weights"]
+    method = made[0].method
+    assert all(torch.equal(value, stored["module"][name]) for name, value in method.learner.theta0.items())
+    assert all(torch.equal(value, stored["rule"][name]) for name, value in method.rule.meta.items())
+
+
+def test_every_method_of_the_tables_has_a_cost():
+    for table in TABLES:
+        shots = {"few-shot-cifar-1shot": 1, "few-shot-cifar-5shot": 5, "few-shot-cifar-long": 1}.get(table.name)
+        if shots is not None:
+            assert {row.settings["method"] for row in table.rows} <= set(COST[shots])
+    assert {costs["maml"] for costs in COST.values()} == {1.0}
