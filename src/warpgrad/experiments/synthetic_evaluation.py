@@ -1,7 +1,7 @@
 """Descents on held-out surfaces, with and without the warp; the columns are those of `synthetic.py`.
 
 What is kept is what tables, figures and pages need, so that none of them needs the run itself: means over the starts of
-every surface, Ω's weights, and the paths on a few surfaces that are chosen before anything is known of them.
+every surface, Ω's weights, and a few surfaces to draw that are chosen before anything is known of them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,7 @@ FROM_X0 = ("plain", "sgd_tuned", "momentum_tuned", "adam_tuned", "warp_matched")
 MEASURED = ("plain", "plain_shifted", *WARPED)
 """The columns along which curvature is measured."""
 EXAMPLES = 6
-"""Surfaces whose paths are kept: the first ones that have a minimum, with their first start that could be matched."""
-DRAWN = ("plain", "adam_tuned", "warp_matched")
-"""The columns whose paths are kept: all begin at the same place of the surface."""
-_DECIMALS = 3
-"""Of positions on a path, which are drawn and nothing else."""
+"""Surfaces to draw: the first ones that have a minimum, with all their starts."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +128,7 @@ class Test:
             },
             "curvature": curvature,
             "omega": weights(omega),
-            "examples": self._examples(columns, converged),
+            "examples": self._examples(columns),
         }
 
     def _descend(self, omega: nn.Module | None, rule: Rule, starts: Tensor) -> Descent:
@@ -181,32 +177,21 @@ class Test:
         pairs = zip(values.double().reshape(self.shape), converged.reshape(self.shape), strict=True)
         return [float(own[kept].mean()) if kept.any() else None for own, kept in pairs]
 
-    def _examples(self, columns: Mapping[str, Descent], converged: Tensor) -> list[dict[str, Any]]:
-        """The paths on the first surfaces that have a minimum, whatever they look like."""
-        found: list[dict[str, Any]] = []
-        matched = converged.reshape(self.shape)
-        for surface in self.with_minimum:
-            if len(found) == EXAMPLES or not matched[surface].any():
-                continue
-            start = int(matched[surface].int().argmax())
-            place = surface * self.config.test_starts + start
-            paths = {name: columns[name].thetas[:, place].double() for name in DRAWN}
-            found.append(
-                {
-                    "surface": surface,
-                    "start": start,
-                    "coefficients": self.surfaces[surface].tolist(),
-                    "final": {name: float(columns[name].heights[-1, place]) for name in DRAWN},
-                    "paths": {name: _rounded(path) for name, path in paths.items()},
-                }
-            )
-        return found
+    def _examples(self, columns: Mapping[str, Descent]) -> list[dict[str, Any]]:
+        """The first surfaces that have a minimum, whatever they look like, with their starts and where all ended."""
+        starts = self.x0.reshape(*self.shape, 2)
+        ends = {name: column.heights[-1].reshape(self.shape) for name, column in columns.items()}
+        return [
+            {
+                "surface": place,
+                "coefficients": self.surfaces[place].tolist(),
+                "starts": starts[place].tolist(),
+                "final": {name: own[place].tolist() for name, own in ends.items()},
+            }
+            for place in self.with_minimum[:EXAMPLES]
+        ]
 
 
 def _mean(values: Sequence[float | None]) -> float:
     """Of what is there; NaN where nothing is."""
     return float(torch.tensor([value for value in values if value is not None]).mean())
-
-
-def _rounded(path: Tensor) -> list[list[float]]:
-    return [[round(value, _DECIMALS) for value in place] for place in path.tolist()]

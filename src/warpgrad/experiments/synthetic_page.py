@@ -9,14 +9,7 @@ import numpy as np
 from warpgrad.experiments.base import Group
 from warpgrad.experiments.comparison_page import experiment_page
 from warpgrad.experiments.minima import CURVATURE, RADIUS
-from warpgrad.experiments.synthetic_figures import (
-    COLOURS,
-    descents,
-    kept_examples,
-    kept_omega,
-    surfaces_3d,
-    warped_grid,
-)
+from warpgrad.experiments.synthetic_figures import descents, redrawn, surfaces_3d, warped_grid
 from warpgrad.experiments.synthetic_results import (
     HEADLINES,
     MET,
@@ -174,22 +167,22 @@ def _smoothness(group: Group) -> Section:
 
 
 def _pictures(group: Group) -> list[Section]:
-    run, evaluation = group.runs[0], group.evaluations[0]
-    omega = kept_omega(evaluation, settings_of(group).hidden)
-    shown = kept_examples(evaluation, omega)
-    known = {**names(group), "warp_matched": "WarpGrad"}
-    labels = {key: known[key].removesuffix(" from x0") for key in COLOURS if key in known}
-    first = all(example["start"] == 0 for example in evaluation["examples"])
+    run, config = group.runs[0], settings_of(group)
+    omega, shown = redrawn(group.evaluations[0], config)
+    labels = {
+        "sgd_tuned": f"gradient descent {config.tuned_sgd_lr:g}",
+        "adam_tuned": f"Adam {config.tuned_adam_lr:g}",
+        "warp": "WarpGrad",
+    }
     words = (
-        "All begin at the same point of the native surface; stars are where they end, crosses are minima. Above each: "
-        f"final loss of {' · '.join(labels.values())}. Chosen before looking: held-out surfaces of seed {run.seed} in "
-        "the order they were drawn, those without a minimum left out, the first start each"
-        f"{'' if first else ' that could be matched'}."
+        "All from the same x0, WarpGrad with θ0 = x0: dotted, Ω moves the start; drawn through, the descent. Both "
+        f"baselines have their best step size. Chosen before looking: of the held-out surfaces of seed {run.seed}, in "
+        "the order they were drawn, the first that have a minimum, with all their starts."
     )
     figures: list[Block] = [
         Figure(
             descents(shown[begin : begin + SHOWN], labels),
-            f"Contours of held-out surfaces {begin + 1} to {min(begin + SHOWN, len(shown))} with descents.",
+            "Contours of held-out surfaces, a row each, with the descents of gradient descent, Adam and WarpGrad.",
             words,
         )
         for begin in range(0, len(shown), SHOWN)
@@ -198,8 +191,9 @@ def _pictures(group: Group) -> list[Section]:
         figures.append(
             Figure(
                 surfaces_3d(omega, shown[:SHOWN]),
-                "Surfaces in 3-D, warped above and native below, with descents.",
-                f"Black: {labels['plain']}. Magenta: WarpGrad. The first of the surfaces above.",
+                "Surfaces in 3-D: WarpGrad on the warped ones above, gradient descent on the native ones below.",
+                "The first of the surfaces above, with the same starts. Above: WarpGrad descends f(Ω(θ)). Below: "
+                "gradient descent at its best step size descends f(x).",
             )
         )
     warp = Figure(

@@ -54,7 +54,7 @@ class SyntheticConfig(Config):
     tuned_sgd_lr: float = 0.08
     """Step size of gradient descent as a baseline without a warp; this and the next two were chosen by the table
     synthetic-steps on validation surfaces, from seven step sizes each."""
-    tuned_momentum_lr: float = 0.05
+    tuned_momentum_lr: float = 0.07
     """Step size of momentum as a baseline."""
     tuned_adam_lr: float = 0.2
     """Step size of Adam as a baseline."""
