@@ -109,6 +109,37 @@ def test_the_inner_rule_descends_in_training_and_in_test(name: str, tmp_path: Pa
     assert first["task_loss_last"] != second["task_loss_last"]
 
 
+def test_another_rule_can_descend_through_the_same_warp_at_test(tmp_path: Path) -> None:
+    """Adam under a warp that was learned with gradient descent: the plain counterparts are Adam's, Ω is the same."""
+    other = run_group("WarpGrad", tmp_path / "other", test_rule="adam", test_lr=0.2)
+    same = run_group("WarpGrad", tmp_path / "same")
+    assert other.evaluations[0]["omega"] == same.evaluations[0]["omega"]
+    config = EXPERIMENT.config("long", **TINY, test_rule="adam", test_lr=0.2)
+    test = Test(config)
+    omega = omega_of(30, same.evaluations[0]["omega"])
+    by_hand = descend(omega, wg.Adam(0.2), test.x0, test.coefficients, config.steps)
+    found = torch.tensor(other.evaluations[0]["final"]["warp"])
+    torch.testing.assert_close(found, by_hand.heights[-1].reshape(6, 2).mean(dim=1), rtol=1e-5, atol=1e-6)
+    assert names(other)["plain"] == "Adam 0.2 (tuned) from x0"
+    assert names(same)["plain"] == "gradient descent 0.1 from x0"
+    for changes in ({"test_rule": "adam"}, {"test_lr": 0.2}):
+        with pytest.raises(wg.WarpgradError, match="go together"):
+            EXPERIMENT.config("long", **changes)
+    with pytest.raises(wg.WarpgradError, match="no-warp learns nothing"):
+        EXPERIMENT.config("long", method="no-warp", test_rule="adam", test_lr=0.2)
+
+
+def test_epsilon_is_the_inner_rules_and_not_the_baselines() -> None:
+    config = EXPERIMENT.config("long", **TINY, inner_rule="adam", lr=0.2, adam_eps=0.1)
+    inner = build(config).rule
+    assert isinstance(inner, wg.Adam)
+    assert inner.eps == 0.1
+    columns, _ = Test(config).columns(bent(torch.float32))
+    assert not torch.equal(columns["plain"].heights, columns["adam_tuned"].heights)
+    usual = EXPERIMENT.config("long", **TINY, inner_rule="adam", lr=0.2)
+    assert torch.equal(Test(usual).columns(bent(torch.float32))[0]["adam_tuned"].heights, columns["adam_tuned"].heights)
+
+
 def test_baselines_without_a_warp_are_at_their_best_step_sizes_on_validation_surfaces() -> None:
     """As many step sizes for each rule; the best is the preset's, and neither the smallest nor the largest."""
     config = EXPERIMENT.presets["paper"]

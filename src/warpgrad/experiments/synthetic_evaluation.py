@@ -17,7 +17,15 @@ from torch import Tensor, nn
 from warpgrad.batched import BatchedAdaptation
 from warpgrad.experiments.minima import minima, reached
 from warpgrad.experiments.synthetic_curvature import met
-from warpgrad.experiments.synthetic_setup import InnerRule, SyntheticConfig, rule, tuned_lr, weights
+from warpgrad.experiments.synthetic_setup import (
+    InnerRule,
+    SyntheticConfig,
+    rule,
+    rule_at_test,
+    tested,
+    tuned_lr,
+    weights,
+)
 from warpgrad.geometry import invert, jacobian
 from warpgrad.keys import fold, generator
 from warpgrad.learner import Learner
@@ -77,15 +85,14 @@ class Test:
         self.with_minimum = [place for place, points in enumerate(self.found) if len(points)]
 
     def without_warp(self) -> dict[str, Descent]:
-        """The inner rule alone."""
-        config = self.config
-        return {"plain": self._descend(None, rule(config, config.inner_rule, config.lr), self.x0)}
+        """The rule alone."""
+        return {"plain": self._descend(None, rule_at_test(self.config), self.x0)}
 
     def columns(self, omega: nn.Module) -> tuple[dict[str, Descent], Tensor]:
         """Every column, and which starts Newton's method could match."""
         config = self.config
         matched = invert(omega, self.x0, self.x0)
-        inner = rule(config, config.inner_rule, config.lr)
+        inner = rule_at_test(config)
         best = {name: rule(config, name, tuned_lr(config, name)) for name in get_args(InnerRule)}
         with torch.no_grad():
             shifted = omega(self.x0)
@@ -94,12 +101,12 @@ class Test:
             "warp_matched": self._descend(omega, inner, matched.theta),
             "plain_shifted": self._descend(None, inner, shifted),
             "warp": self._descend(omega, inner, self.x0),
-            "tuned_shifted": self._descend(None, best[config.inner_rule], shifted),
+            "tuned_shifted": self._descend(None, best[tested(config)[0]], shifted),
             **{f"{name}_tuned": self._descend(None, own, self.x0) for name, own in best.items()},
         }, matched.converged
 
     def result(self, omega: nn.Module | None) -> dict[str, Any]:
-        """The content of evaluation.json; without Ω, of the inner rule alone."""
+        """The content of evaluation.json; without Ω, of the rule alone."""
         if omega is None:
             return self._results(self.without_warp(), None)
         omega = omega.requires_grad_(False)

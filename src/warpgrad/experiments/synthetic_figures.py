@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from warpgrad.experiments.minima import minima
 from warpgrad.experiments.synthetic_evaluation import descend
-from warpgrad.experiments.synthetic_setup import SyntheticConfig, omega_of, rule, tuned_lr
+from warpgrad.experiments.synthetic_setup import SyntheticConfig, omega_of, rule, rule_at_test, tuned_lr
 from warpgrad.report.figures import canvas, house_style, save
 from warpgrad.tasks.surfaces import EDGE, surface
 
@@ -58,7 +58,7 @@ def redrawn(evaluation: Mapping[str, Any], config: SyntheticConfig) -> tuple[nn.
         starts = torch.tensor(kept["starts"])
         coefficients = torch.tensor(kept["coefficients"])
         go = partial(descend, starts=starts, coefficients=coefficients.expand(len(starts), -1), steps=config.steps)
-        thetas = go(omega, rule(config, config.inner_rule, config.lr)).thetas
+        thetas = go(omega, rule_at_test(config)).thetas
         paths = {f"{name}_tuned": go(None, own).thetas.double().numpy() for name, own in rules.items()}
         paths["warp"] = omega(thetas).double().numpy()
         final = {name: float(np.mean(kept["final"][name])) for name in COLOURS}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from warpgrad.experiments.base import Group
 from warpgrad.experiments.comparison import by_seed
 from warpgrad.experiments.comparison_page import config_of
-from warpgrad.experiments.synthetic_setup import InnerRule, SyntheticConfig, tuned_lr
+from warpgrad.experiments.synthetic_setup import InnerRule, SyntheticConfig, tested, tuned_lr
 from warpgrad.report.statistics import Difference, Estimate, mean_interval, paired_difference
 
 RULES: Mapping[InnerRule, str] = {"sgd": "gradient descent", "momentum": "momentum", "adam": "Adam"}
@@ -68,22 +68,22 @@ def settings_of(group: Group) -> SyntheticConfig:
 
 
 def names(group: Group) -> dict[str, str]:
-    """What the columns of a group are called. The tuned inner rule has no name of its own where its step is the plain
-    one's."""
+    """What the columns of a group are called. The tuned rule has no name of its own where it is the plain one."""
     config = settings_of(group)
-    rule = RULES[config.inner_rule]
+    kind, lr = tested(config)
+    rule, best = RULES[kind], tuned_lr(config, kind)
     found = {
-        "plain": f"{rule} {config.lr:g} from x0",
+        "plain": f"{rule} {lr:g} from x0",
         "warp_matched": "WarpGrad from Ω(θ0) = x0",
-        "plain_shifted": f"{rule} {config.lr:g} from Ω(x0)",
+        "plain_shifted": f"{rule} {lr:g} from Ω(x0)",
         "warp": "WarpGrad from θ0 = x0",
-        "tuned_shifted": f"{rule} {tuned_lr(config, config.inner_rule):g} (tuned) from Ω(x0)",
+        "tuned_shifted": f"{rule} {best:g} (tuned) from Ω(x0)",
         **{f"{key}_tuned": f"{name} {tuned_lr(config, key):g} (tuned) from x0" for key, name in RULES.items()},
     }
-    if config.lr == tuned_lr(config, config.inner_rule):
-        found["plain"] = f"{rule} {config.lr:g} (tuned) from x0"
+    if lr == best and (kind != "adam" or config.adam_eps == SyntheticConfig.adam_eps):
+        found["plain"] = f"{rule} {lr:g} (tuned) from x0"
         found["plain_shifted"] = found.pop("tuned_shifted")
-        del found[f"{config.inner_rule}_tuned"]
+        del found[f"{kind}_tuned"]
     return {key: name for key, name in found.items() if key in group.evaluations[0]["final"]}
 
 

@@ -33,13 +33,18 @@ class SyntheticConfig(Config):
     steps: int = 100
     """K, steps of descent in training and test."""
     inner_rule: InnerRule = "sgd"
-    """The rule that descends, in training and test; plain gradient descent in the paper."""
+    """The rule that descends; plain gradient descent in the paper."""
     lr: float = 0.1
     """α, of that rule."""
+    adam_eps: float = 1e-8
+    """ε of that rule where it is Adam, whose betas are 0.9 and 0.999; a tiny one makes meta-gradients enormous where
+    surfaces are flat."""
+    test_rule: InnerRule | None = None
+    """Another rule that descends through the same warp at test, at `test_lr`; None for the inner rule itself."""
+    test_lr: float | None = None
+    """Its step size."""
     momentum: float = 0.9
     """μ, wherever a rule has momentum."""
-    adam_eps: float = 1e-8
-    """ε, wherever a rule is Adam; its betas are 0.9 and 0.999."""
     hidden: int = 30
     """Hidden units of Ω."""
     form: Form = "printed"
@@ -66,11 +71,23 @@ class SyntheticConfig(Config):
     """Starts on each."""
 
 
-def rule(config: SyntheticConfig, name: InnerRule, lr: float) -> Rule:
+def rule(config: SyntheticConfig, name: InnerRule, lr: float, eps: float = 1e-8) -> Rule:
     """One of the rules at a step size."""
     if name == "adam":
-        return Adam(lr, eps=config.adam_eps)
+        return Adam(lr, eps=eps)
     return SGD(lr, momentum=config.momentum if name == "momentum" else 0.0)
+
+
+def tested(config: SyntheticConfig) -> tuple[InnerRule, float]:
+    """The rule that descends at test, and its step size."""
+    if config.test_rule is None or config.test_lr is None:
+        return config.inner_rule, config.lr
+    return config.test_rule, config.test_lr
+
+
+def rule_at_test(config: SyntheticConfig) -> Rule:
+    """That rule."""
+    return rule(config, *tested(config), eps=config.adam_eps)
 
 
 def tuned_lr(config: SyntheticConfig, name: InnerRule) -> float:
@@ -84,7 +101,7 @@ def build(config: SyntheticConfig) -> Method:
     module = keyed(config.seed, "weights", lambda: Position(ResidualOmega(config.hidden))).to(config.device)
     learner = Learner(module, warp="omega", start={"theta": "fresh"})
     objective = Exact() if config.objective == "exact" else Approximate()
-    return Method(learner, rule(config, config.inner_rule, config.lr), objective)
+    return Method(learner, rule(config, config.inner_rule, config.lr, config.adam_eps), objective)
 
 
 def weights(omega: nn.Module) -> dict[str, Any]:
