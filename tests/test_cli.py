@@ -73,7 +73,7 @@ def test_evaluate_with_and_without_other_test_settings(run, tmp_path):
     other = tmp_path / "other.json"
     changed = warpgrad("evaluate", str(run), "--test-surfaces", "2", "--out", str(other))
     assert changed.returncode == 0, changed.stderr
-    assert len(json.loads(other.read_text())["final"]["gd"]) == 2
+    assert len(json.loads(other.read_text())["final"]["plain"]) == 2
     assert json.loads((run / "evaluation.json").read_text())["final"] == kept["final"]
 
 
@@ -109,7 +109,7 @@ def test_reproduce_runs_what_is_missing_and_builds_the_table(tmp_path):
     }
     (row,) = json.loads((tmp_path / "record.json").read_text())
     assert row["config"]["seed"] == 0
-    assert "loss/gd" in row["summary"]["metrics"]
+    assert "loss/plain" in row["summary"]["metrics"]
     again = warpgrad(*words)
     assert "1 runs, 1 of them finished" in again.stderr
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,31 @@ from torch import nn
 import warpgrad as wg
 from warpgrad.engine.run_directory import newest_checkpoint
 from warpgrad.errors import WarpgradError
+from warpgrad.experiments import find_table
 from warpgrad.experiments.base import Execution, Group
 from warpgrad.experiments.continual import Continual
-from warpgrad.experiments.continual_evaluation import LOG_LOSS, ORDERS, curves_of, evaluation, held_out, validation
+from warpgrad.experiments.continual_evaluation import (
+    LOG_LOSS,
+    ORDERS,
+    curves_of,
+    evaluation,
+    held_out,
+    prediction,
+    validation,
+)
 from warpgrad.experiments.continual_results import beyond_share, comparison_lines, difference
-from warpgrad.experiments.continual_setup import ContinualConfig, algorithm, build, family, schedule, trained
+from warpgrad.experiments.continual_setup import (
+    OURS,
+    PRINTED,
+    ContinualConfig,
+    algorithm,
+    build,
+    departures,
+    family,
+    schedule,
+    trained,
+)
+from warpgrad.experiments.reproduction import cells
 from warpgrad.experiments.runner import execute
 from warpgrad.forgetting import SCORES, Curves, forgetting_scores
 from warpgrad.layers.residual import Residual
@@ -44,7 +65,7 @@ TINY: dict[str, Any] = {
 
 
 def tiny(**changes: Any) -> ContinualConfig:
-    return EXPERIMENT.config("small", **{**TINY, **changes})
+    return EXPERIMENT.config("ours", **{**TINY, **changes})
 
 
 def run(config: ContinualConfig, directory: Path) -> dict[str, Any]:
@@ -74,6 +95,8 @@ def test_the_paper_preset_is_the_paper() -> None:
         "judge_start": 0.0,
         "credit": "full",
         "patience": None,
+        "direction_weight": 5.0,
+        "start_functions": 40,
         "order": (1, 3, 4, 2, 0),
         "test_tasks": 100,
         "family": "sine",
@@ -81,13 +104,46 @@ def test_the_paper_preset_is_the_paper() -> None:
     }
     config = EXPERIMENT.config("paper")
     assert {name: getattr(config, name) for name in stated} == stated
-    small = EXPERIMENT.config("small")
-    changed = {
-        field.name for field in dataclasses.fields(small) if getattr(small, field.name) != getattr(config, field.name)
-    }
-    length = {"meta_steps", "meta_lr", "meta_schedule", "validate_every"}
-    judging = {"judge_start", "weighting", "credit"}
-    assert changed == {"preset", *judging, *length}, "small keeps the protocol and the networks"
+    assert {name: getattr(config, name) for name in PRINTED} == dict(PRINTED)
+
+
+def test_small_is_the_paper_with_fewer_meta_steps() -> None:
+    changed = different(EXPERIMENT.config("small"), EXPERIMENT.config("paper"))
+    assert changed == {"preset", "meta_steps", "validate_every"}
+
+
+def test_what_is_ours_is_a_preset_of_its_own_and_no_other_has_any_of_it() -> None:
+    changed = different(EXPERIMENT.config("ours"), EXPERIMENT.config("paper"))
+    assert changed == {"preset", "meta_steps", "validate_every", *OURS}
+    assert set(departures(vars(EXPERIMENT.config("ours")))) == set(OURS)
+    for preset in ("paper", "small"):
+        assert departures(vars(EXPERIMENT.config(preset))) == ()
+
+
+def different(first: ContinualConfig, second: ContinualConfig) -> set[str]:
+    """The settings in which they differ."""
+    names = (field.name for field in dataclasses.fields(first))
+    return {name for name in names if getattr(first, name) != getattr(second, name)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"credit": "direction"}, ("credit",)),
+        ({"weighting": "mean"}, ("weighting",)),
+        ({"weighting": "printed"}, ()),
+        ({"judge_start": 2.5}, ("judge_start",)),
+        ({"meta_schedule": "cosine"}, ("meta_schedule",)),
+        ({"meta_lr": 0.003}, ("meta_lr",)),
+        ({"patience": 3}, ("patience",)),
+        ({"meta_steps": 5000, "hidden_layers": 4}, ()),
+        ({"method": "warp-current", "credit": "movement", "weighting": "mean"}, ()),
+        ({"method": "warp-current", "judge_start": 1.0}, ("judge_start",)),
+        ({"method": "no-warp", "meta_lr": 0.1}, ()),
+    ],
+)
+def test_every_setting_that_is_ours_is_known_as_such(changes: dict[str, Any], expected: tuple[str, ...]) -> None:
+    assert departures(vars(EXPERIMENT.config("paper", **changes))) == expected
 
 
 def test_the_network_of_the_paper() -> None:
@@ -209,9 +265,9 @@ def test_meta_training_lowers_the_loss_of_held_out_tasks() -> None:
     assert after["sequential/loss/new"] < 0.8 * before["sequential/loss/new"]
 
 
-def test_a_run_that_was_stopped_ends_with_the_same_numbers(tmp_path: Path) -> None:
-    # A run that is carried on needs a schedule that does not look ahead to its end.
-    whole, halves = (tiny(meta_steps=count, meta_schedule="constant") for count in (4, 2))
+def test_a_run_as_printed_that_was_stopped_ends_with_the_same_numbers(tmp_path: Path) -> None:
+    # A run that is carried on needs a schedule that does not look ahead to its end, as the paper's does not.
+    whole, halves = (EXPERIMENT.config("paper", **{**TINY, "meta_steps": count}) for count in (4, 2))
     run(whole, tmp_path / "whole")
     EXPERIMENT.train(halves, Execution(tmp_path / "halves", progress=False))
     run(dataclasses.replace(halves, meta_steps=4), tmp_path / "halves")
@@ -327,6 +383,8 @@ def test_the_seen_curve_is_the_mean_over_current_and_earlier_sub_tasks() -> None
         ({"judge_start": -1.0}, "judge_start=-1.0"),
         ({"credit": "step", "objective": "approximate"}, "choose objective=exact, or credit=full"),
         ({"credit": "direction", "objective": "approximate"}, "credit=direction judges the step"),
+        ({"direction_weight": 0.0}, "direction_weight=0.0"),
+        ({"start_functions": 0}, "start_functions=0"),
         ({"meta_clip": -1.0}, "meta_clip=-1.0: it must be at least 0"),
         ({"method": "no-warp", "lr": -1.0}, "lr=-1.0"),
         ({"method": "ewc", "strength": -1.0}, "strength=-1.0"),
@@ -347,9 +405,107 @@ def test_settings_that_cannot_be_run_are_named(changes: dict[str, Any], message:
 def test_tables_declare_settings_that_can_be_run() -> None:
     for table in EXPERIMENT.tables:
         for row in table.rows:
-            EXPERIMENT.config(table.preset, **row.settings)
+            EXPERIMENT.config(table.preset, **row.settings_at(table.preset))
     rows = {table.name: [row.settings.get("method", "warpgrad") for row in table.rows] for table in EXPERIMENT.tables}
     assert set(rows["continual"]) == set(EXPERIMENT.methods)
+
+
+def test_reproduce_continual_runs_the_papers_20000_meta_steps_of_eq_11(tmp_path: Path) -> None:
+    table = find_table("continual")
+    assert table.preset == "paper"
+    found = cells(EXPERIMENT, table, tmp_path, "paper", 1)
+    warped = {cell.row.label: cell.config for cell in found if cell.config.method in ("warpgrad", "warp-current")}
+    assert set(warped) == {"WarpGrad", "warp for the current sub-task"}
+    for config in warped.values():
+        assert isinstance(config, ContinualConfig)
+        assert config.meta_steps == 20_000
+        assert (config.credit, config.weighting, config.judge_start) == ("full", "balanced", 0.0)
+        assert (config.meta_schedule, config.meta_lr, config.tasks) == ("constant", 0.001, 5)
+    plain = different(warped["WarpGrad"], EXPERIMENT.config("paper"))  # type: ignore[arg-type]
+    assert plain == set(), "nothing but the preset"
+    run_names = {cell.directory.name for cell in found}
+    assert "paper-warpgrad-seed0" in run_names
+
+
+@pytest.mark.parametrize("preset", ["paper", "small", "ours"])
+def test_a_row_is_called_ours_if_and_only_if_it_is_at_any_preset(preset: str, tmp_path: Path) -> None:
+    for name in ("continual", "continual-ours", "continual-credit", "continual-baselines"):
+        for cell in cells(EXPERIMENT, find_table(name), tmp_path, preset, 1):
+            assert ("ours" in cell.row.label) == bool(departures(vars(cell.config))), (name, cell.row.label)
+
+
+def test_a_table_with_ours_says_so_and_has_the_row_as_printed_at_the_same_length() -> None:
+    with_ours = [table for table in EXPERIMENT.tables if any("ours" in row.label for row in table.rows)]
+    assert {table.name for table in with_ours} == {"continual-ours", "continual-credit"}
+    for table in with_ours:
+        assert "ours" in table.title
+        configs = {row.label: EXPERIMENT.config(table.preset, **row.settings_at(table.preset)) for row in table.rows}
+        (printed,) = (config for label, config in configs.items() if "as printed" in label)
+        assert departures(vars(printed)) == ()
+        assert len({config.meta_steps for config in configs.values()}) == 1
+
+
+def test_ours_is_called_so_in_lines_and_page_and_never_alone_beside_the_papers_levels(tmp_path: Path) -> None:
+    """Whatever the runs were labelled, as by `warpgrad report`."""
+    groups = {}
+    for label, preset in (("mine", "ours"), ("theirs", "small")):
+        run(EXPERIMENT.config(preset, **TINY), tmp_path / label)
+        evaluation = json.loads((tmp_path / label / "evaluation.json").read_text())
+        groups[label] = Group(label, (load_run(tmp_path / label),), (evaluation,))
+    alone = [groups["mine"]]
+    _, rows = comparison_lines(alone)
+    assert rows
+    assert all(row[0].startswith("mine, ours, ") for row in rows), "no row of the paper among them"
+    text = EXPERIMENT.page(alone, "Continual").html()
+    assert "mine, ours" in text
+    assert "credit=direction" in text
+    assert "No row here is as printed" in text
+    assert "~0.001" not in text
+    both = [groups["theirs"], groups["mine"]]
+    _, rows = comparison_lines(both)
+    assert rows[-2][0] == "the paper, loss"
+    assert {row[0].split(", sequential")[0] for row in rows[:2]} == {"theirs", "mine, ours"}
+    text = EXPERIMENT.page(both, "Continual").html()
+    assert text.count("~0.001") == 2, "in the cell of the row as printed alone, once for each order"
+    assert "No row here is as printed" not in text
+
+
+def test_direction_weight_changes_numbers_and_is_in_the_config(tmp_path: Path) -> None:
+    losses = []
+    for weight in (5.0, 1.0):
+        config = tiny(direction_weight=weight, meta_steps=3)
+        run(config, tmp_path / str(weight))
+        assert json.loads((tmp_path / str(weight) / "config.json").read_text())["direction_weight"] == weight
+        losses.append(json.loads((tmp_path / str(weight) / "evaluation.json").read_text())["metrics"])
+    assert losses[0] != losses[1]
+    other = tiny(start_functions=3, meta_steps=3)
+    run(other, tmp_path / "few")
+    assert json.loads((tmp_path / "few" / "evaluation.json").read_text())["metrics"] != losses[0]
+
+
+def test_the_page_is_built_without_the_run_directories(tmp_path: Path) -> None:
+    run(EXPERIMENT.config("small", **TINY), tmp_path / "run")
+    evaluation = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    group = Group("WarpGrad", (load_run(tmp_path / "run"),), ({"orders": evaluation["orders"]},))
+    shutil.rmtree(tmp_path / "run")
+    page = EXPERIMENT.page([group], "Continual")
+    written = {path.name for path in page.write_figures(tmp_path / "figures")}
+    assert {"predictions-as-sub-tasks-come-1.png", "loss-against-meta-steps-1.png"} <= written
+
+
+def test_predictions_are_kept_before_and_after_every_sub_task() -> None:
+    config = EXPERIMENT.config("small", **TINY, lr=0.05)
+    learner = build(config).learner
+    for order in ORDERS:
+        (task,) = held_out(config, order, 1)
+        kept = prediction(config, learner, task)
+        x = torch.tensor(kept["x"])[:, None]
+        assert len(kept["outputs"]) == 4
+        for stage, steps in ((0, 0), (1, 3), (3, 9)):
+            module = wg.adapt(learner, task, rule=wg.SGD(0.05), steps=steps) if steps else learner.module
+            expected = module(x)[:, 0].detach()
+            torch.testing.assert_close(torch.tensor(kept["outputs"][stage]), expected, rtol=1e-4, atol=1e-5)
+        assert kept["intervals"][0] == pytest.approx([-5.0, -5.0 + 10 / 3])
 
 
 def test_page_and_table_from_finished_runs(tmp_path: Path) -> None:
@@ -357,7 +513,7 @@ def test_page_and_table_from_finished_runs(tmp_path: Path) -> None:
     for method in ("warpgrad", "ewc"):
         paths = [tmp_path / f"{method}-{seed}" for seed in (0, 1)]
         for seed, path in enumerate(paths):
-            run(tiny(method=method, seed=seed), path)
+            run(EXPERIMENT.config("small", **TINY, method=method, seed=seed), path)
         evaluations = tuple(json.loads((path / "evaluation.json").read_text()) for path in paths)
         groups.append(Group(method, tuple(load_run(path) for path in paths), evaluations))
     header, rows = comparison_lines(groups)

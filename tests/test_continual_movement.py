@@ -131,6 +131,20 @@ def test_a_step_is_needed_for_its_direction() -> None:
         ContinualTask(moving().subtasks, F.mse_loss, steps_per_subtask=1, batch_size=1, direction_weight=0)
 
 
+@pytest.mark.parametrize("engine", ["loop", "batched", "auto"])
+@pytest.mark.parametrize("credit", ["step", "direction"])
+def test_an_objective_that_holds_the_step_constant_is_refused_where_the_step_is_judged(
+    credit: Credit, engine: Engine
+) -> None:
+    tasks = [double_task(seed, credit=credit) for seed in (1, 2)]
+    method = Method(learner(), wg.SGD(RATE), wg.Approximate())
+    with pytest.raises(WarpgradError, match=r"judges the step itself, which Approximate\(\) holds constant"):
+        wg.Online(steps=T * N, tasks=2, engine=engine).meta_step(method, tasks, [0, 1], Recorder())
+    method = Method(learner(), wg.SGD(RATE), wg.Approximate())
+    current = [double_task(seed, "current", credit=credit) for seed in (1, 2)]
+    wg.Online(steps=T * N, tasks=2, engine=engine).meta_step(method, current, [0, 1], Recorder())
+
+
 def test_what_has_not_moved_judges_nothing() -> None:
     """At θ̄_i and with hardly a step to take, earlier sub-tasks have no gradient; under full credit they do."""
     task, model, rule = moving(), learner(), wg.SGD(1e-14)

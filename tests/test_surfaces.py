@@ -14,7 +14,6 @@ from warpgrad.experiments.base import Execution
 from warpgrad.experiments.minima import minima, reached
 from warpgrad.experiments.synthetic import Synthetic
 from warpgrad.experiments.synthetic_evaluation import Test, descend
-from warpgrad.experiments.synthetic_results import NAMES
 from warpgrad.experiments.synthetic_setup import SyntheticConfig, build
 from warpgrad.tasks.surfaces import Position, ResidualOmega, SurfaceFamily, draw_coefficients, surface
 
@@ -54,6 +53,15 @@ def test_a_meta_batch_is_one_surface_from_several_starts():
     assert float(starts.abs().max()) < 3.0
     assert float(starts.abs().max()) > 2.9
     assert float(starts.mean()) == pytest.approx(0.0, abs=0.2)
+
+
+def test_a_meta_batch_can_be_ten_surfaces_with_ten_starts_each():
+    batch = SurfaceFamily(surfaces=10).meta_batch(3, 100)
+    assert [len({id(task) for task in batch[begin : begin + 10]}) for begin in range(0, 100, 10)] == [1] * 10
+    assert len({tuple(task.coefficients.tolist()) for task in batch}) == 10
+    assert torch.equal(batch[0].coefficients, SurfaceFamily().meta_batch(3, 10)[0].coefficients)
+    again = SurfaceFamily(surfaces=10).meta_batch(3, 100)
+    assert all(torch.equal(one.coefficients, other.coefficients) for one, other in zip(batch, again, strict=True))
 
 
 def test_minima_of_surfaces_with_known_ones():
@@ -108,32 +116,37 @@ def test_descend_is_plain_gradient_descent():
 def test_an_untrained_warp_is_plain_descent_in_every_column():
     """Ω starts as the identity: nothing is shifted, nothing is bent."""
     config = SyntheticConfig(test_surfaces=5, test_starts=3, steps=10)
-    test = Test(config, build(config).learner)
-    columns, matched = test.descents()
-    assert set(columns) == set(NAMES)
+    omega = build(config).learner.module.omega
+    columns, matched = Test(config).columns(omega)
     assert matched.all()
-    for name in ("warp", "warp_matched", "gd_shifted"):
-        torch.testing.assert_close(columns[name].heights, columns["gd"].heights, rtol=1e-5, atol=1e-6)
-    metrics = test.result()["metrics"]
+    for name in ("warp", "warp_matched", "plain_shifted"):
+        torch.testing.assert_close(columns[name].heights, columns["plain"].heights, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(columns["tuned_shifted"].heights, columns["sgd_tuned"].heights, rtol=1e-5, atol=1e-6)
+    metrics = Test(config).result(omega)["metrics"]
     assert metrics["mean_shift"] == 0.0
     assert metrics["orientation_kept"] == 1.0
+    for name in ("warp", "warp_matched"):
+        for space in ("theta", "x", "scaled"):
+            assert metrics[f"curvature/{name}/{space}"] == pytest.approx(metrics["curvature/plain/x"], rel=1e-5)
 
 
 def test_matched_starts_begin_where_gradient_descent_begins():
     config = SyntheticConfig(test_surfaces=4, test_starts=5, steps=2)
-    method = build(config)
-    torch.nn.init.normal_(method.learner.module.omega.g[2].weight, std=0.05)
-    test = Test(config, method.learner)
-    columns, matched = test.descents()
+    omega = build(config).learner.module.omega.requires_grad_(False)
+    torch.nn.init.normal_(omega.g[2].weight, std=0.05)
+    test = Test(config)
+    columns, matched = test.columns(omega)
     assert matched.all()
-    torch.testing.assert_close(test.omega(columns["warp_matched"].thetas[0]), test.x0, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(columns["gd_shifted"].thetas[0], test.omega(test.x0))
-    torch.testing.assert_close(columns["gd_shifted"].heights[0], columns["warp"].heights[0])
+    torch.testing.assert_close(omega(columns["warp_matched"].thetas[0]), test.x0, rtol=1e-4, atol=1e-5)
+    for name in ("plain_shifted", "tuned_shifted"):
+        torch.testing.assert_close(columns[name].thetas[0], omega(test.x0))
+        torch.testing.assert_close(columns[name].heights[0], columns["warp"].heights[0])
 
 
 def test_the_paper_preset_is_the_papers():
     config = Synthetic().presets["paper"]
     stated = {"meta_steps": 100, "starts": 10, "steps": 100, "lr": 0.1, "hidden": 30, "form": "printed"}
+    stated |= {"surfaces": 1, "inner_rule": "sgd"}
     assert {name: getattr(config, name) for name in stated} == stated
     module = build(config).learner.module
     assert [type(layer).__name__ for layer in module.omega.g] == ["Linear", "Tanh", "Linear"]
@@ -156,9 +169,16 @@ def test_the_paper_preset_takes_a_meta_step(tmp_path):
 def test_bad_settings_are_refused():
     with pytest.raises(wg.WarpgradError, match="form='flat' is unknown"):
         SurfaceFamily("flat")
+    with pytest.raises(wg.WarpgradError, match="surfaces=0: a meta-batch needs at least 1 surface"):
+        SurfaceFamily(surfaces=0)
+    with pytest.raises(wg.WarpgradError, match="15 tasks cannot be 10 surfaces"):
+        SurfaceFamily(surfaces=10).meta_batch(0, 15)
     for changes, words in [
         ({"steps": 0}, "steps=0: it must be at least 1"),
         ({"meta_lr": 0.0}, "meta_lr=0.0"),
+        ({"surfaces": 0}, "surfaces=0"),
+        ({"tuned_adam_lr": 0.0}, "tuned_adam_lr=0.0"),
+        ({"momentum": 1.0}, "momentum=1.0: it must lie between 0 and 1"),
         ({"method": "sgd"}, "synthetic has no method 'sgd'"),
     ]:
         with pytest.raises(wg.WarpgradError, match=words):

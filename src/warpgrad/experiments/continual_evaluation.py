@@ -15,8 +15,9 @@ from torch import Tensor
 
 from warpgrad.baselines.ewc import OnlineEWC
 from warpgrad.batched import BatchedAdaptation
+from warpgrad.experiments.continual_families import EDGE, SineSubTask, sine_mixture
 from warpgrad.experiments.continual_setup import ContinualConfig, family
-from warpgrad.forgetting import Around, Curves, Stepper, forgetting_scores, learning_curves
+from warpgrad.forgetting import Around, Curves, Stepper, forgetting_scores, learning_curves, points
 from warpgrad.keys import fold
 from warpgrad.learner import Learner
 from warpgrad.rules import SGD
@@ -28,6 +29,8 @@ SELECTED = "loss/old"
 """The validation score that weights are chosen by, if any: over both orders, so that neither is favoured."""
 _LEAST = 1e-12
 """Losses below it count as this much in a logarithm."""
+_DRAWN = 101
+"""Places at which predictions are kept."""
 
 
 def held_out(config: ContinualConfig, order: str, count: int) -> list[ContinualTask]:
@@ -86,7 +89,28 @@ def evaluation(config: ContinualConfig, learner: Learner) -> dict[str, Any]:
                 measure: {name: value.tolist() for name, value in found.items()} for measure, found in per_task.items()
             },
         }
+        if config.family == "sine":
+            orders[order]["prediction"] = prediction(config, learner, tasks[0])
     return {"metrics": metrics, "orders": orders}
+
+
+def prediction(config: ContinualConfig, learner: Learner, task: ContinualTask) -> dict[str, Any]:
+    """What the model makes of a sine task before its first sub-task and after each, with the target, to be drawn."""
+    parts = [cast(SineSubTask, part) for part in task.subtasks]
+    x = torch.linspace(-EDGE, EDGE, _DRAWN, device=config.device)[:, None]
+    outputs = []
+    for point in points(learner, SGD(config.lr), [task], around(config)):
+        if isinstance(point.k, int) and point.k % config.steps_per_subtask == 0:
+            theta, buffers = ({name: value[0] for name, value in tree.items()} for tree in (point.theta, point.buffers))
+            with torch.no_grad():
+                outputs.append(learner.bind(theta, buffers, training=False)(x)[:, 0].tolist())
+    inputs = x[:, 0].cpu().numpy()
+    return {
+        "x": inputs.tolist(),
+        "target": sine_mixture(inputs, parts[0].coefficients).tolist(),
+        "outputs": outputs,
+        "intervals": [[part.low, part.high] for part in parts],
+    }
 
 
 def validation(config: ContinualConfig) -> Callable[[Learner], Mapping[str, float]]:

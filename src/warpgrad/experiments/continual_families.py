@@ -47,10 +47,6 @@ Coefficients = Sequence[float] | Sequence[Numbers]
 RANGES = ((0.1, 5.0), (0.0, math.pi), (0.1, 5.0), (0.0, math.pi), (-5.0, 5.0))
 """Of the coefficients."""
 
-START_FUNCTIONS = 40
-"""Functions of the family that θ0 is judged on for each task of a meta-step; the irreducible noise of few of them would
-drown the rest of the meta-gradient."""
-
 
 def sine_mixture(x: Numbers, coefficients: Coefficients) -> Numbers:
     """g at x. By NumPy: a batch has five numbers, for which operations of tensors take several times as long."""
@@ -100,8 +96,13 @@ def _examples(x: Numbers, coefficients: Coefficients, device: str) -> Examples:
 class SineMixtures(TaskFamily):
     """p(τ) of App. J; `options` are those of `ContinualTask`."""
 
-    def __init__(self, subtasks: int, test_points: int, device: str = "cpu", **options: Any) -> None:
+    def __init__(
+        self, subtasks: int, test_points: int, device: str = "cpu", start_functions: int = 40, **options: Any
+    ) -> None:
+        """`start_functions` is the number of functions that θ0 is judged on, where it is, for each task of a meta-step:
+        the irreducible noise of few of them would drown the rest of the meta-gradient."""
         self.subtasks, self.test_points, self.device = subtasks, test_points, device
+        self.start_functions = start_functions
         self.options = options
 
         edges = [-EDGE + 2.0 * EDGE * place / subtasks for place in range(subtasks + 1)]
@@ -116,7 +117,7 @@ class SineMixtures(TaskFamily):
     def unknown(self, place: int, draw: Generator) -> Examples:
         """One point of each of many functions, in the part at this place: what is known before the task is."""
         ranges = (*RANGES, self._intervals[place])
-        fractions = torch.rand(len(ranges), START_FUNCTIONS, 1, generator=draw).numpy()
+        fractions = torch.rand(len(ranges), self.start_functions, 1, generator=draw).numpy()
         *found, x = (low + (high - low) * part for (low, high), part in zip(ranges, fractions, strict=True))
         return _examples(x, found, self.device)
 

@@ -6,21 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from warpgrad.experiments.continual_evaluation import LOG_LOSS, ORDERS, around, held_out
-from warpgrad.experiments.continual_families import EDGE, SineSubTask, sine_mixture
-from warpgrad.experiments.continual_setup import ContinualConfig
-from warpgrad.forgetting import points
-from warpgrad.learner import Learner
+from warpgrad.experiments.continual_evaluation import LOG_LOSS, ORDERS
 from warpgrad.report.figures import PALETTE, canvas, house_style, save
-from warpgrad.rules import SGD
-from warpgrad.tasks.continual import ContinualTask
 
 TRUTH, BEFORE, AFTER = "#111111", "#009e73", "#c1272d"
-_POINTS = 200
 
 
 def breakdown(evaluations: Sequence[Mapping[str, Any]], steps_per_subtask: int) -> bytes:
@@ -54,36 +46,20 @@ def _breakdown_panel(
         axes.axvspan(begin, begin + steps_per_subtask, color=colour, alpha=0.06, linewidth=0)
 
 
-def predictions(config: ContinualConfig, learner: Learner, place: int = 0) -> bytes:
+def predictions(evaluation: Mapping[str, Any]) -> bytes:
     """One held-out sine task: rows are its sub-tasks as they are learned, columns the two orders."""
-    x = torch.linspace(-EDGE, EDGE, _POINTS, device=config.device)[:, None]
     with house_style():
-        figure = canvas(7.2, 1.35 * config.subtasks)
+        subtasks = len(evaluation["orders"][ORDERS[0]]["order"])
+        figure = canvas(7.2, 1.35 * subtasks)
         for column, order in enumerate(ORDERS):
-            task = held_out(config, order, place + 1)[place]
-            outputs = _outputs(config, learner, task, x)
-            for row, subtask in enumerate(task.order):
-                axes = figure.add_subplot(config.subtasks, 2, 2 * row + column + 1)
-                part = task.subtasks[subtask]
-                assert isinstance(part, SineSubTask)
-                axes.axvspan(part.low, part.high, color="#8a929b", alpha=0.16, linewidth=0)
-                at = x[:, 0].cpu().numpy()
-                axes.plot(at, sine_mixture(at, part.coefficients), color=TRUTH, linewidth=1.2)
-                axes.plot(at, outputs[row], color=BEFORE, linewidth=1.2, linestyle="--")
-                axes.plot(at, outputs[row + 1], color=AFTER, linewidth=1.2)
+            found = evaluation["orders"][order]
+            kept = found["prediction"]
+            for row, subtask in enumerate(found["order"]):
+                axes = figure.add_subplot(subtasks, 2, 2 * row + column + 1)
+                axes.axvspan(*kept["intervals"][subtask], color="#8a929b", alpha=0.16, linewidth=0)
+                axes.plot(kept["x"], kept["target"], color=TRUTH, linewidth=1.2)
+                axes.plot(kept["x"], kept["outputs"][row], color=BEFORE, linewidth=1.2, linestyle="--")
+                axes.plot(kept["x"], kept["outputs"][row + 1], color=AFTER, linewidth=1.2)
                 if row == 0:
-                    axes.set_title(f"order {', '.join(map(str, task.order))}")
+                    axes.set_title(f"order {', '.join(map(str, found['order']))}")
         return save(figure)
-
-
-def _outputs(
-    config: ContinualConfig, learner: Learner, task: ContinualTask, x: torch.Tensor
-) -> list[NDArray[np.float64]]:
-    """What the model predicts at x before the first sub-task and after each."""
-    found = []
-    for point in points(learner, SGD(config.lr), [task], around(config)):
-        if isinstance(point.k, int) and point.k % config.steps_per_subtask == 0:
-            theta, buffers = ({name: value[0] for name, value in part.items()} for part in (point.theta, point.buffers))
-            with torch.no_grad():
-                found.append(learner.bind(theta, buffers, training=False)(x)[:, 0].double().cpu().numpy())
-    return found

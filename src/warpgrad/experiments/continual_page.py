@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from warpgrad.experiments.base import Group
-from warpgrad.experiments.comparison_page import config_of, experiment_page
+from warpgrad.experiments.comparison_page import experiment_page
 from warpgrad.experiments.continual_evaluation import LOG_LOSS, ORDERS
 from warpgrad.experiments.continual_figures import breakdown, predictions
 from warpgrad.experiments.continual_results import (
@@ -17,11 +17,13 @@ from warpgrad.experiments.continual_results import (
     beyond_share,
     difference,
     estimate,
+    is_printed,
     measures,
+    named,
     reference_of,
     stated,
 )
-from warpgrad.experiments.continual_setup import ContinualConfig, trained
+from warpgrad.experiments.continual_setup import departures
 from warpgrad.forgetting import SCORES
 from warpgrad.report import (
     Block,
@@ -44,8 +46,9 @@ WORDS = {"sequential": "in the order of meta-training", "shuffled": "in another 
 
 
 def build_page(groups: Sequence[Group], title: str) -> Page:
+    groups = named(groups)
     config = groups[0].runs[0].config
-    sections = [_levels(groups), _claims(groups), _curves(groups), _breakdowns(groups)]
+    sections = [*_ours(groups), _levels(groups), _claims(groups), _curves(groups), _breakdowns(groups)]
     if meta_trained := [group for group in groups if _validated(group)]:
         sections.append(_against_meta_steps(meta_trained))
     if config["family"] == "sine":
@@ -55,6 +58,29 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         f"{config['steps_per_subtask']} steps"
     )
     return experiment_page(groups, title, f"Continual experiment (App. J), {config['family']}", sections, sizes=sizes)
+
+
+def _ours(groups: Sequence[Group]) -> list[Section]:
+    """What is ours on this page, where anything is."""
+    found = [(group, departures(group.runs[0].config)) for group in groups]
+    rows: list[list[Cell]] = [
+        [group.label, ", ".join(f"{name}={group.runs[0].config[name]}" for name in names)]
+        for group, names in found
+        if names
+    ]
+    if not rows:
+        return []
+    blocks: list[Block] = [
+        Paragraph(
+            "Rows called **ours** are not the paper's method: they differ from Eq. 11 as printed in these settings."
+        ),
+        Table(["Row", Column("Settings that are ours", words=True)], rows),
+    ]
+    if not any(map(is_printed, groups)):
+        blocks.append(
+            Note("No row here is as printed, so the paper's levels are left out: they are about Eq. 11.", "warning")
+        )
+    return [Section("What is ours", blocks)]
 
 
 def _levels(groups: Sequence[Group]) -> Section:
@@ -74,16 +100,16 @@ def _levels(groups: Sequence[Group]) -> Section:
                 columns.append(Column(TITLES[score], best=best))
             rows: list[list[Cell]] = []
             for group in groups:
-                papers = group.runs[0].method == "warpgrad" and group.runs[0].config["family"] == "sine"
                 row: list[Cell] = [group.label]
                 for score in SCORES:
-                    paper = stated(measure, score) if papers else None
+                    paper = stated(measure, score) if is_printed(group) else None
                     row.append(Value.of(estimate(group, order, measure, score), paper=paper))
                 rows.append(row)
             blocks.append(Table(columns, rows, f"{measure.capitalize()}, learned {WORDS[order]}."))
-    blocks.append(
-        Note("The paper states orders of magnitude in prose and figures, for 20 000 meta-steps; it has no table.")
-    )
+    if any(map(is_printed, groups)):
+        blocks.append(
+            Note("The paper states orders of magnitude in prose and figures, for 20 000 meta-steps; it has no table.")
+        )
     return Section("How much is learned, and how much is kept", blocks)
 
 
@@ -124,7 +150,7 @@ def _curves(groups: Sequence[Group]) -> Section:
             x_label="step",
             y_label="average log-loss, seen sub-tasks",
             log_y=True,
-            references=references if groups[0].runs[0].config["family"] == "sine" else (),
+            references=references if any(map(is_printed, groups)) else (),
             size=(5.4, 4.0),
         )
         caption = f"Current and earlier sub-tasks, learned {WORDS[order]}; mean of the log-loss over held-out tasks."
@@ -178,18 +204,13 @@ def _against_meta_steps(groups: Sequence[Group]) -> Section:
 
 
 def _predictions(groups: Sequence[Group]) -> Section:
-    figures: list[Block] = []
-    for group in groups:
-        run = group.runs[0]
-        if not run.path.is_dir():
-            continue  # on record only: its weights are not
-        config = config_of(ContinualConfig, run)
-        figures.append(
-            Figure(
-                predictions(config, trained(config, run.path)),
-                f"Predictions of {group.label} on one held-out task, after each sub-task.",
-                f"{group.label}, the first held-out task of seed {run.seed}; not chosen. Black: the target. Dashed "
-                "green: before the sub-task of that row. Red: after it. Shaded: where its data lie.",
-            )
+    figures: list[Block] = [
+        Figure(
+            predictions(group.evaluations[0]),
+            f"Predictions of {group.label} on one held-out task, after each sub-task.",
+            f"{group.label}, the first held-out task of seed {group.runs[0].seed}; not chosen. Black: the target. "
+            "Dashed green: before the sub-task of that row. Red: after it. Shaded: where its data lie.",
         )
+        for group in groups
+    ]
     return Section("Predictions as sub-tasks come", figures)

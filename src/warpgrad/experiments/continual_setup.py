@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -31,6 +33,32 @@ WARPED = ("warpgrad", "warp-current")
 """The methods with something to meta-learn."""
 
 Part = Literal["train", "validation", "test"]
+
+PRINTED: Mapping[str, Any] = MappingProxyType(
+    {
+        "objective": "exact",
+        "weighting": "balanced",
+        "credit": "full",
+        "judge_start": 0.0,
+        "meta_lr": 0.001,
+        "meta_schedule": "constant",
+        "meta_clip": 0.0,
+        "patience": None,
+    }
+)
+"""How the warp is judged and learned in the paper: Eq. 11."""
+OURS: Mapping[str, Any] = MappingProxyType(
+    {
+        "weighting": "mean",
+        "credit": "direction",
+        "judge_start": 50.0,
+        "meta_lr": 0.003,
+        "meta_schedule": "cosine",
+    }
+)
+"""What of that is other in ours."""
+_LOOKING_BACK = ("weighting", "credit")
+"""What means nothing to a warp that is judged on the current sub-task alone."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +91,15 @@ class ContinualConfig(Config):
     credit: Credit = "full"
     """What φ is judged for on earlier sub-tasks: the step and the loss after it, as in Eq. 11; the step alone; the
     movement of predictions since they were learned; or that, and of the step its direction alone."""
+    direction_weight: float = 5.0
+    """How much that direction counts, where it alone does."""
     objective: Literal["exact", "approximate"] = "exact"
     """L or L̂."""
     judge_start: float = 0.0
     """Weight of the mean loss over all sub-tasks at θ0 itself; 0 is the paper's. Nothing else holds that loss,
     and orders that begin elsewhere than meta-training did can suffer where it grows."""
+    start_functions: int = 40
+    """Sines: functions of the family that θ0 is judged on, where it is, for each task of a meta-step."""
     meta_steps: int = 20_000
     """Meta-steps; methods without a warp take none."""
     tasks: int = 5
@@ -109,6 +141,17 @@ class ContinualConfig(Config):
     """Alphabets: a prepared data set; drawn anew if not given."""
 
 
+def departures(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The settings in which a run is ours and not the paper's. The paper prints two formulas for the weights, of which
+    neither is ours."""
+    if config["method"] not in WARPED or config["family"] != "sine":
+        return ()
+    found = [name for name, value in PRINTED.items() if config[name] != value]
+    if config["method"] == "warp-current":
+        found = [name for name in found if name not in _LOOKING_BACK]
+    return tuple(name for name in found if (name, config[name]) != ("weighting", "printed"))
+
+
 def family(config: ContinualConfig, part: Part) -> TaskFamily:
     """p(τ); the sines of different parts differ by their seeds alone."""
     weighting: Weighting = "current" if config.method == "warp-current" else config.weighting
@@ -118,10 +161,11 @@ def family(config: ContinualConfig, part: Part) -> TaskFamily:
         "meta_batch_size": config.meta_batch_size,
         "weighting": weighting,
         "credit": config.credit,
+        "direction_weight": config.direction_weight,
         "pad": False,
     }
     if config.family == "sine":
-        return SineMixtures(config.subtasks, config.test_points, config.device, **options)
+        return SineMixtures(config.subtasks, config.test_points, config.device, config.start_functions, **options)
     parts = alphabet_parts(config.seed, config.alphabets, config.subtasks * config.ways, config.data)
     return AlphabetSequences(parts[part], config.ways, config.scenario, config.device, **options)
 

@@ -1,4 +1,4 @@
-"""The page of the synthetic experiment: what is shift, what is geometry, and what it looks like."""
+"""The page of the synthetic experiment: what is shift, what is geometry, how smooth it is, and what it looks like."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from warpgrad.engine.run_directory import newest_checkpoint
-from warpgrad.engine.state import load_learner
 from warpgrad.experiments.base import Group
-from warpgrad.experiments.comparison_page import config_of, experiment_page
+from warpgrad.experiments.comparison_page import experiment_page
 from warpgrad.experiments.minima import CURVATURE, RADIUS
-from warpgrad.experiments.synthetic_evaluation import Test
-from warpgrad.experiments.synthetic_figures import clearest, examples, surfaces_3d, task_grid, warp_grid
+from warpgrad.experiments.synthetic_figures import descents, redrawn, surfaces_3d, warped_grid
 from warpgrad.experiments.synthetic_results import (
-    COMPARISONS,
-    NAMES,
+    HEADLINES,
+    MET,
+    SMOOTHER,
     advantage,
+    between_groups,
+    comparisons,
+    curvature,
     final_loss,
     fraction_reached,
+    is_search,
+    names,
+    settings_of,
+    smoothness,
 )
-from warpgrad.experiments.synthetic_setup import SyntheticConfig, build
 from warpgrad.report import (
     Block,
     Column,
@@ -29,7 +33,6 @@ from warpgrad.report import (
     Note,
     Page,
     Paragraph,
-    Run,
     Section,
     Series,
     Table,
@@ -42,35 +45,48 @@ from warpgrad.report.formatting import between, number
 from warpgrad.report.statistics import Difference
 from warpgrad.report.tables import Cell
 
+SHOWN = 3
+"""Surfaces in one figure."""
+
 
 def build_page(groups: Sequence[Group], title: str) -> Page:
-    """One group: the whole story. Several: the sweep's table."""
-    only = groups[0]
-    config = only.runs[0].config
-    if len(groups) == 1:
-        sections = [_headline(only), _table(only), _curves(only), *_pictures(only.runs[0])]
+    """The whole story of every group; or, of settings to choose from, one table."""
+    config = settings_of(groups[0])
+    if is_search(groups):
+        sections = [_search(groups)]
     else:
-        sections = [_sweep(groups)]
-    sizes = f"{config['test_surfaces']} surfaces × {config['test_starts']} starts each"
+        sections = [section for group in groups for section in _story(group, several=len(groups) > 1)]
+        sections += _against_each_other(groups)
+    sizes = f"{config.test_surfaces} surfaces × {config.test_starts} starts each"
     return experiment_page(groups, title, "Synthetic experiment (App. D)", sections, sizes=sizes)
 
 
+def _story(group: Group, *, several: bool) -> list[Section]:
+    sections = [_table(group), _curves(group)]
+    if "warp" in names(group):
+        sections = [_headline(group), *sections, _smoothness(group), *_pictures(group)]
+    for section in sections:
+        section.title = f"{section.title}: {group.label}" if several else section.title
+    return sections
+
+
 def _headline(group: Group) -> Section:
-    found = {item.label: advantage(group, item) for item in COMPARISONS}
+    shown = comparisons(group)
+    found = {item.label: advantage(group, item) for item in shown}
     raw, shift = found["shift and geometry"].mean, found["shift of the start"].mean
     share = f"{shift / raw:.0%} of it is shift" if raw > 0 else "there is none to divide"
     tiles = [
-        _tile("Geometry, both from x0", found["geometry, from x0"], "lower than gradient descent"),
-        _tile("Geometry, both from Ω(x0)", found["geometry, from Ω(x0)"], "lower than gradient descent"),
+        _tile("Geometry, both from x0", found["geometry, from x0"], "lower than without a warp"),
+        _tile("Geometry, both from Ω(x0)", found["geometry, from Ω(x0)"], "lower than without a warp"),
         _tile("Raw advantage, θ0 = x0", found["shift and geometry"], share),
     ]
-    sentences = [Paragraph(found[item.label].sentence()) for item in COMPARISONS]
+    sentences = [Paragraph(found[item.label].sentence()) for item in shown]
     explained = Paragraph(
         "Ω moves the place where descent begins, and bends the path from there. Only the second is geometry. So the "
-        "warp is compared twice at equal starts: **matched**, WarpGrad begins at θ0 with Ω(θ0) = x0 against gradient "
-        "descent from x0; and **shifted**, WarpGrad begins at θ0 = x0 against gradient descent from Ω(x0). A geometry "
-        "may do no more than shorten steps where surfaces are steep, so gradient descent with its best step size is "
-        "one more control."
+        "warp is compared twice at equal starts: **matched**, WarpGrad begins at θ0 with Ω(θ0) = x0 against the same "
+        "rule without a warp from x0; and **shifted**, WarpGrad begins at θ0 = x0 against that rule from Ω(x0). A "
+        "geometry may do no more than change the length of steps, so the rules with their best step sizes, chosen on "
+        "validation surfaces by the table `synthetic-steps`, are controls."
     )
     return Section("What is geometry, and what is not", [Tiles(tiles), explained, *sentences])
 
@@ -84,82 +100,128 @@ def _tile(label: str, found: Difference, detail: str) -> Tile:
 def _table(group: Group) -> Section:
     rows: list[list[Cell]] = [
         [name, Value.of(final_loss(group, key), digits=3), Value.of(fraction_reached(group, key), digits=3)]
-        for key, name in NAMES.items()
+        for key, name in names(group).items()
     ]
-    columns: list[Column | str] = ["Method", Column("Loss after 100 steps", best="lowest"),
+    steps = settings_of(group).steps
+    columns: list[Column | str] = ["Method", Column(f"Loss after {steps} steps", best="lowest"),
                                    Column("Fraction that reaches a minimum", best="highest")]  # fmt: skip
     evaluations = group.evaluations
-    failures = sum(evaluation["metrics"]["unmatched_starts"] for evaluation in evaluations)
-    total = sum(len(values) for evaluation in evaluations for values in evaluation["final"]["gd"])
-    without = sum(len(evaluation["final"]["gd"]) - evaluation["with_minimum"] for evaluation in evaluations)
-    shift = np.mean([evaluation["metrics"]["mean_shift"] for evaluation in evaluations])
-    kept = np.mean([evaluation["metrics"]["orientation_kept"] for evaluation in evaluations])
+    without = sum(len(evaluation["final"]["plain"]) - evaluation["with_minimum"] for evaluation in evaluations)
     notes: list[Block] = [
         Note(
             f"A minimum is a point of the square with gradient 0 and curvatures above {CURVATURE:g}; it is reached "
             f"within {RADIUS:g}. {without} surfaces without one are left out of that column."
-        ),
-        Note(
-            f"Coverage: Ω(θ0) = x0 could be solved, by Newton's method and then path following, for {total - failures} "
-            f"of {total} starts ({failures} failures, left out of the matched comparison). Ω moves a start by "
-            f"{shift:.2f} on average and keeps orientation (det DΩ > 0) at {kept:.1%} of the starts."
-        ),
+        )
     ]
+    if "warp" in names(group):
+        notes.append(_coverage(group))
     return Section("All columns", [Table(columns, rows, "The same surfaces and starts for every row."), *notes])
 
 
+def _coverage(group: Group) -> Note:
+    starts = settings_of(group).test_starts
+    metrics = [evaluation["metrics"] for evaluation in group.evaluations]
+    total = sum(len(evaluation["matched"]["counts"]) * starts for evaluation in group.evaluations)
+    failures = sum(own["unmatched_starts"] for own in metrics)
+    shift = np.mean([own["mean_shift"] for own in metrics])
+    kept = np.mean([own["orientation_kept"] for own in metrics])
+    return Note(
+        f"Coverage: Ω(θ0) = x0 could be solved, by Newton's method and then path following, for {total - failures} "
+        f"of {total} starts ({failures} failures, left out of the matched comparison). Ω moves a start by "
+        f"{shift:.2f} on average and keeps orientation (det DΩ > 0) at {kept:.1%} of the starts."
+    )
+
+
 def _curves(group: Group) -> Section:
-    steps = np.arange(len(group.evaluations[0]["curves"]["gd"]))
+    steps = np.arange(len(group.evaluations[0]["curves"]["plain"]))
     series = [
         Series.mean(name, steps, [evaluation["curves"][key] for evaluation in group.evaluations])
-        for key, name in NAMES.items()
+        for key, name in names(group).items()
     ]
     image = curves(series, x_label="step", y_label="mean loss on held-out surfaces", size=(7.2, 4.4))
     caption = "Mean loss over all held-out surfaces and starts; bands are 95 % intervals over meta-seeds."
     return Section("Loss against step", [Figure(image, "Loss against step for every method.", caption)])
 
 
-def _pictures(run: Run) -> list[Section]:
-    config = config_of(SyntheticConfig, run)
-    test = Test(config, load_learner(build(config), newest_checkpoint(run.path)))
-    columns, matched = test.descents()
-    chosen = examples(test, columns, clearest(test, columns, matched, 3))
-    plain = examples(test, columns, [place * config.test_starts for place in range(min(12, config.test_surfaces))])
-    words = "Black: gradient descent. Magenta: WarpGrad. Both begin at the same point of the native surface."
-    surfaces: list[Block] = [
-        Figure(
-            surfaces_3d(test, chosen),
-            "Three surfaces in 3-D, warped above and native below, with both descents.",
-            f"{words} Chosen: the three held-out surfaces of seed {run.seed} where WarpGrad gains most "
-            "without leaving the square.",
-        ),
-        Figure(
-            task_grid(plain),
-            "Contours of twelve held-out surfaces with both descents.",
-            f"{words} Not chosen: the first {len(plain)} held-out surfaces of seed {run.seed}, first start each. Above "
-            "each: final loss of gradient descent | WarpGrad.",
-        ),
+def _smoothness(group: Group) -> Section:
+    known = names(group)
+    levels: list[list[Cell]] = [
+        [f"{known[column]}, {words}", Value.of(curvature(group, column, space), digits=2)]
+        for column, space, words in MET
     ]
-    warp = Figure(warp_grid(test), "The image of a square grid under Ω.", f"The learned Ω of seed {run.seed}.")
-    return [Section("Surfaces and descents", surfaces), Section("The learned warp", [Gallery([warp])])]
+    gaps: list[list[Cell]] = [[item.label, Value.of(smoothness(group, item), digits=2)] for item in SMOOTHER]
+    explained = Paragraph(
+        "The paper says that warped surfaces are smooth. Measured is the largest curvature that a descent meets (the "
+        "largest magnitude of an eigenvalue of the Hessian along its path): of f(Ω(θ)) in θ's space, which is what "
+        "WarpGrad descends, and of f in x's space at the same places. An Ω that only shrinks the plane has less "
+        "curvature and smooths nothing; times |det DΩ|, x's curvature is what such an Ω would leave."
+    )
+    return Section(
+        "How smooth the surfaces are",
+        [
+            explained,
+            Table(["Descent", "Largest curvature"], levels, "Means over the starts of every surface."),
+            Table(["Paired difference", "smoother by"], gaps, "Positive where θ's space has the smaller curvature."),
+        ],
+    )
 
 
-def _sweep(groups: Sequence[Group]) -> Section:
-    shown = COMPARISONS[:4]
+def _pictures(group: Group) -> list[Section]:
+    run = group.runs[0]
+    omega, shown = redrawn(group.evaluations[0], settings_of(group))
+    labels = {"sgd_tuned": "tuned gradient descent", "adam_tuned": "tuned Adam", "warp": "WarpGrad"}
+    words = (
+        "All from the same x0, WarpGrad with θ0 = x0: dotted, Ω moves the start; drawn through, the descent. Tuned is "
+        "at the best step size on validation surfaces. Chosen before looking: of the held-out surfaces of seed "
+        f"{run.seed}, in the order they were drawn, the first that have a minimum, with all their starts."
+    )
+    figures: list[Block] = [
+        Figure(
+            descents(shown[begin : begin + SHOWN], labels),
+            "Contours of held-out surfaces, a row each, with the descents of gradient descent, Adam and WarpGrad.",
+            words,
+        )
+        for begin in range(0, len(shown), SHOWN)
+    ]
+    if shown:
+        figures.append(
+            Figure(
+                surfaces_3d(omega, shown[:SHOWN]),
+                "Surfaces in 3-D: WarpGrad on the warped ones above, gradient descent on the native ones below.",
+                "The first of the surfaces above, with the same starts. Above: WarpGrad descends f(Ω(θ)). Below: "
+                "gradient descent at its best step size descends f(x).",
+            )
+        )
+    warp = Figure(
+        warped_grid(omega),
+        "A square grid and its image under Ω.",
+        f"Left: a square grid of θ's. Right: where the Ω of seed {run.seed} takes it. Dashed: the square of starts.",
+    )
+    return [Section("Surfaces and descents", figures), Section("What the warp does to the plane", [Gallery([warp])])]
+
+
+def _against_each_other(groups: Sequence[Group]) -> list[Section]:
+    found = [between_groups(groups[0], other) for other in groups[1:]]
+    sentences: list[Block] = [Paragraph(item.sentence()) for item in found if item is not None]
+    return [Section("WarpGrad against WarpGrad, from θ0 = x0", sentences)] if sentences else []
+
+
+def _search(groups: Sequence[Group]) -> Section:
+    warped = all("warp" in names(group) for group in groups)
+    shown = HEADLINES if warped else ()
+    column = "warp" if warped else "plain"
     rows: list[list[Cell]] = [
         [group.label, *(Value.of(advantage(group, item), digits=3) for item in shown),
-         Value.of(final_loss(group, "warp"), digits=3)]
+         Value.of(final_loss(group, column), digits=3)]
         for group in groups
     ]  # fmt: skip
-    columns: list[Column | str] = [
-        "Meta-optimiser and step size",
-        *(Column(item.label, best="highest") for item in shown),
-    ]
-    columns.append(Column("loss of WarpGrad from θ0 = x0", best="lowest"))
+    columns: list[Column | str] = ["Setting", *(Column(item.label, best="highest") for item in shown)]
+    columns.append(Column("loss of WarpGrad from θ0 = x0" if warped else "loss from x0", best="lowest"))
+    words = "How much lower the loss is, and the loss" if warped else "The loss"
     return Section(
-        "The sweep",
+        "The search",
         [
-            Paragraph("How much lower the loss is, on validation surfaces; the chosen setting is the preset's."),
-            Table(columns, rows, "Paired differences over the same surfaces and starts."),
+            Paragraph(f"{words}, on validation surfaces; the chosen setting is the preset's."),
+            Table(columns, rows, "Over the same surfaces and starts."),
         ],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from warpgrad.adaptation import Adaptation, Point
+from warpgrad.errors import WarpgradError
 from warpgrad.objectives.base import Objective, ObjectiveStep
 from warpgrad.tensors import gradients
 
@@ -16,7 +17,12 @@ class Approximate(Objective):
     stops_gradient = True
 
     def step(self, adaptation: Adaptation, point: Point) -> ObjectiveStep:
-        learner = adaptation.learner
+        learner, task = adaptation.learner, adaptation.task
+        if task.judges_step:
+            raise WarpgradError(
+                f"the meta-loss of task '{task.name}' judges the step itself, which Approximate() holds constant: it "
+                "would judge nothing; use Exact(), or a meta-loss that looks at where the step led."
+            )
         transition = adaptation.step(point)
         after = transition.after
         meta_loss = adaptation.meta_loss(after.theta, after.buffers, point.k, point)

@@ -32,6 +32,9 @@ class Task(ABC):
     """Tasks with the same key, not None, may be stacked and evaluated at once with `torch.vmap`: their losses
     are the same function of (forward, batch) alone, and their batches have the same shapes."""
 
+    judges_step: bool = False
+    """Whether the meta-loss judges the step that led to θ by itself: not for an objective that holds it constant."""
+
     @abstractmethod
     def adapt_batch(self, k: int) -> Batch:
         """The batch of adaptation step k; the same one each time it is asked for."""

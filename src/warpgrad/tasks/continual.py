@@ -60,6 +60,8 @@ Credit = Literal["full", "step", "movement", "direction"]
 CREDITS: tuple[Credit, ...] = ("full", "step", "movement", "direction")
 MOVING: tuple[Credit, ...] = ("movement", "direction")
 """Those that look back to where earlier sub-tasks ended."""
+STEPPING: tuple[Credit, ...] = ("step", "direction")
+"""Those that judge the step itself, which must not be a constant then."""
 
 StartDraw = Callable[[int, Generator], Examples]
 """(place in `subtasks`, generator) -> examples that θ0 is judged on."""
@@ -104,10 +106,10 @@ class ContinualTask(Task):
             order: Places in `subtasks`, each once, in which they are learned; as given if None.
             weighting: How the meta-loss weighs what was seen.
             credit: What φ is judged for on earlier sub-tasks: `full`, as in Eq. 11, the `step` alone, the `movement`
-                since they ended, or that with the step's `direction` alone. `step` and `direction` are not for
+                since they ended, or that with the step's `direction` alone. `step` and `direction` are refused by
                 `Approximate`, which holds the step constant; the last two are for Algorithm 1, which keeps where
                 sub-tasks ended.
-            direction_weight: w of `credit="direction"`.
+            direction_weight: w of `credit="direction"`: how much the direction of the step counts.
             pad: Give all meta-batches the same shape, so that points from different sub-tasks can be stacked. Dearer,
                 and not needed where tasks advance in step, as in Algorithm 1.
             start: Draws what θ0 is judged on; own validation data if None. At θ0 the task is not known yet: data of
@@ -134,6 +136,7 @@ class ContinualTask(Task):
         if not 0 < direction_weight < float("inf"):
             raise WarpgradError(f"direction_weight={direction_weight}: a weight must be finite and above 0.")
         self.weighting, self.credit, self.direction_weight = weighting, credit, direction_weight
+        self.judges_step = credit in STEPPING and weighting != "current"
         self.steps_per_subtask = steps_per_subtask
         self.steps = steps_per_subtask * len(self.order)
         self.measures: dict[str, Loss] = {"loss": loss, **(metrics or {})}

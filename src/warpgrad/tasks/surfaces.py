@@ -67,18 +67,29 @@ class SurfaceTask(Task):
 
 
 class SurfaceFamily(TaskFamily):
-    """A meta-batch is one new surface, several times: each copy starts elsewhere and is trained separately."""
+    """A meta-batch is one or several new surfaces, each as often as it has starts: the copies begin at different places
+    and are trained separately."""
 
-    def __init__(self, form: Form = "printed") -> None:
+    def __init__(self, form: Form = "printed", surfaces: int = 1) -> None:
         if form not in ("printed", "peaks"):
             raise WarpgradError(f"form={form!r} is unknown; choose printed or peaks.")
+        if surfaces < 1:
+            raise WarpgradError(f"surfaces={surfaces}: a meta-batch needs at least 1 surface.")
         self.form = form
+        self.surfaces = surfaces
 
     def sample(self, seed: int) -> SurfaceTask:
         return SurfaceTask(draw_coefficients(seed, self.form), name=f"surface {seed}")
 
     def meta_batch(self, seed: int, size: int) -> list[Task]:
-        return [self.sample(fold(seed, "surface"))] * size
+        starts, left = divmod(size, self.surfaces)
+        if left or not starts:
+            raise WarpgradError(
+                f"{size} tasks cannot be {self.surfaces} surfaces with as many starts each; make them a multiple."
+            )
+        # The first of several surfaces is the one that is drawn where there is but one.
+        keys = [fold(seed, "surface"), *(fold(seed, "surface", place) for place in range(1, self.surfaces))]
+        return [task for key in keys for task in [self.sample(key)] * starts]
 
 
 class Position(nn.Module):
