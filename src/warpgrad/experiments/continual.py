@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from warpgrad.engine.early_stopping import EarlyStopping
-from warpgrad.engine.files import read_json
 from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group, require
@@ -36,7 +35,7 @@ from warpgrad.experiments.continual_evaluation import SELECTED, evaluation, vali
 from warpgrad.experiments.continual_setup import WARPED, ContinualConfig, algorithm, build, family, schedule, trained
 from warpgrad.experiments.continual_tables import TABLES
 from warpgrad.experiments.declared_spaces import CONTINUAL
-from warpgrad.experiments.runner import kept, without_meta_training
+from warpgrad.experiments.runner import check_length, kept, without_meta_training
 
 if TYPE_CHECKING:
     from warpgrad.report.page import Page
@@ -122,7 +121,7 @@ class Continual(Experiment[ContinualConfig]):
         if config.method not in WARPED:
             return without_meta_training(self, config, execution)
         if config.meta_schedule == "cosine" and not execution.fresh:
-            check_length(config, execution.directory)
+            check_length(config.meta_steps, execution.directory)
         method = build(config)
         records = meta_train(
             method.learner,
@@ -153,14 +152,3 @@ class Continual(Experiment[ContinualConfig]):
         from warpgrad.experiments.continual_results import comparison_lines
 
         return comparison_lines(groups)
-
-
-def check_length(config: ContinualConfig, directory: Path) -> None:
-    """Refuse to carry a run on whose schedule has brought the step size to 0, or is bound to."""
-    path = directory / "config.json"
-    planned = read_json(path).get("meta_steps") if path.exists() else config.meta_steps
-    if planned != config.meta_steps:
-        raise WarpgradError(
-            f"the run in {directory} was planned for {planned} meta-steps and its schedule ends there: it cannot be "
-            f"carried on to {config.meta_steps}; choose another directory, or --meta-schedule constant from the start."
-        )
