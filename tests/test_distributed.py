@@ -21,6 +21,7 @@ from warpgrad import commands
 from warpgrad.cli import LAUNCHERS, main
 from warpgrad.engine import checkpoint
 from warpgrad.engine.distributed import TIMEOUT, joined, shared
+from warpgrad.engine.run_directory import TIMES
 from warpgrad.experiments.reproduction import started
 from warpgrad.ranks import Ranks
 
@@ -70,7 +71,7 @@ def torchrun(words: list[str], *options: str, **more: str) -> subprocess.Popen[s
 
 def lines(run: Path) -> list[dict]:
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{**record, "seconds": 0.0} for record in records]
+    return [{name: value for name, value in record.items() if name not in TIMES} for record in records]
 
 
 def final(run: Path) -> dict:

@@ -21,7 +21,7 @@ from engine_job import score, train
 from problems import make_task, mlp
 from warpgrad.engine import checkpoint
 from warpgrad.engine.files import PARTIAL, write_bytes
-from warpgrad.engine.run_directory import RunDirectory
+from warpgrad.engine.run_directory import TIMES, RunDirectory
 
 JOB = Path(__file__).with_name("engine_job.py")
 
@@ -29,7 +29,7 @@ JOB = Path(__file__).with_name("engine_job.py")
 def lines(run: Path) -> list[dict]:
     """Records of a run without their times."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in record.items() if name != "seconds"} for record in records]
+    return [{name: value for name, value in record.items() if name not in TIMES} for record in records]
 
 
 def final(run: Path) -> dict:

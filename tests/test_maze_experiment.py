@@ -11,7 +11,7 @@ import torch
 
 import warpgrad as wg
 from warpgrad.engine.checkpoint import load
-from warpgrad.engine.run_directory import newest_checkpoint
+from warpgrad.engine.run_directory import TIMES, newest_checkpoint
 from warpgrad.experiments import runner
 from warpgrad.experiments.base import Execution, Group
 from warpgrad.experiments.maze import MazeNavigation, build
@@ -41,7 +41,7 @@ def weights(directory) -> dict[str, torch.Tensor]:
 
 def metrics(directory) -> list[dict[str, float]]:
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+    return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
 
 
 @pytest.fixture(scope="module")

@@ -93,17 +93,16 @@ def repeats(budget: float, seconds: float) -> int:
 def sample_at(
     experiment: Experiment[C], config: C, fields: Fields, steps: int, tasks: int, meta_steps: int
 ) -> Sample | None:
-    """The first meta-step warms up, the last has a validation after it; those between are timed."""
+    """The first meta-step warms up, the last has a validation after it; the others are timed."""
     changed = _changed(config, fields, steps, tasks, meta_steps, validated=True)
     with _scratch() as directory, buffers_watched() as buffers:
         experiment.train(changed, Execution(directory, progress=False))
         records = [json.loads(each) for each in (directory / "metrics.jsonl").read_text().splitlines()]
     if not records:
         return None
-    first, *timed, last = (record["seconds"] for record in records)
+    first, *timed = (record["seconds"] for record in records)
     typical = statistics.fmean(timed)
-    # What a validation adds is a difference of two measurements, and cannot be less than nothing.
-    added = max(last - typical, 0.0) if hasattr(config, "validate_every") else 0.0
+    added = records[-1].get("validation_seconds", 0.0)
     buffer = buffers[-1] if buffers else (0, 0, 0)
     return Sample(steps, typical, max(first - typical, 0.0), added, *buffer, peak_bytes())
 

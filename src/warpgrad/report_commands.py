@@ -13,7 +13,7 @@ from warpgrad.commands import print_rows, run_config
 from warpgrad.engine.files import read_json
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import Group, find_experiment, find_table
-from warpgrad.experiments.records import write_record
+from warpgrad.experiments.records import read_record, write_record
 from warpgrad.experiments.reproduction import reproduce as reproduce_table
 
 
@@ -54,7 +54,7 @@ class ReproduceArguments:
     out: Path | None = None
     """Where its runs and, in a folder of the table's name, its page go; runs/EXPERIMENT if not given."""
     record: Path | None = None
-    """Also write configs, seeds, results and commands of all runs into this one file."""
+    """Also put the table on record: all that its page needs of every run, in this one file."""
     keep: bool = False
     """Runs that stand in the file of --record under the very same settings are not run again."""
 
@@ -69,21 +69,17 @@ def reproduce(words: list[str]) -> None:
         raise WarpgradError(f"seeds={given.seeds}: at least 1 seed must be run.")
     if given.keep and given.record is None:
         raise WarpgradError("--keep goes with --record FILE: what is kept are the runs in that file.")
-    if given.keep and not experiment.recorded:
-        raise WarpgradError(
-            f"records of {experiment.name} hold no results per task, so its table cannot be built from them: leave out "
-            "--keep, and the runs that are missing are run."
-        )
     root = given.out or Path("runs") / experiment.name
     groups = reproduce_table(
         experiment, table, root,
-        preset=preset, seeds=given.seeds, workers=given.workers, record=given.record if given.keep else None,
+        preset=preset, seeds=given.seeds, workers=given.workers, recording=given.record is not None,
+        record=read_record(given.record) if given.keep and given.record and given.record.exists() else None,
     )  # fmt: skip
     page = experiment.page(groups, table.title)
     index = page.write(root / table.name / "index.html")
     page.write_figures(root / table.name / "figures")
     if given.record is not None:
-        write_record(given.record, groups, experiment.recorded)
+        write_record(given.record, table, preset, groups)
     print_rows(*experiment.lines(groups), f"{table.title} (preset {preset})")
     print(f"page: {index}")
 

@@ -62,8 +62,8 @@ class Offline(Algorithm):
             raise WarpgradError(f"share={share}: the part of the points that is replayed lies above 0 and up to 1.")
         if interleave and share < 1:
             raise WarpgradError(
-                "interleave=True takes the gradient of θ0 from all replayed points: leave share= at 1, or update θ0 once "
-                "per meta-step with interleave=False."
+                "interleave=True takes the gradient of θ0 from all points: leave share= at 1, or update θ0 once per "
+                "meta-step with interleave=False."
             )
         self.samples = samples
         self.share = share
@@ -127,7 +127,7 @@ class Offline(Algorithm):
         meta: MetaGradient,
         trace: Trace,
     ) -> None:
-        """Adapt, and store the points to be replayed; segment k is known one step later, so points are stored one step late."""
+        """Adapt, and store what is replayed; segment k is known one step later, so points are stored one step late."""
 
         def store(point: Point, segment: ThetaGradient | None) -> None:
             if not interleave:

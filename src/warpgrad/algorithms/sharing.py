@@ -24,7 +24,7 @@ class Shares:
     """The shares of all updates of a meta-step, as one rank sees them, and the points it has for them."""
 
     def __init__(self, order: Sequence[Pair], eta: int, tasks: int, ranks: Ranks) -> None:
-        """`order` is that of the points to be replayed, of `tasks` tasks; each `eta` consecutive ones make an update."""
+        """`order` is that of the replayed points of `tasks` tasks; each `eta` consecutive ones make an update."""
         self.updates: list[list[Pair]] = []
         """The points that this rank evaluates, update by update."""
         self.moves: list[tuple[int, int, Pair]] = []

@@ -131,7 +131,7 @@ def real(experiment: Experiment[Any], config: Config) -> Cost:
     with tempfile.TemporaryDirectory(prefix="warpgrad-bench-") as place, buffers_watched() as buffers:
         directory = Path(place) / "run"
         experiment.train(config, Execution(directory, progress=False))
-        seconds = training_seconds(directory)
+        seconds = training_seconds(directory)["wall_seconds"]
     entries, entry_bytes, _ = buffers[-1] if buffers else (0, 0, 0)
     return Cost(seconds, peak_bytes(), entries * entry_bytes)
 

@@ -26,6 +26,7 @@ from warpgrad.tasks.base import TaskFamily
 logger = logging.getLogger(__name__)
 
 Record = dict[str, float]
+"""What a meta-step leaves: its number, mean losses, times, and the scores of a validation after it."""
 Callback = Callable[[int, Learner, Record], None]
 """(meta-steps done, learner, record of the last one); called after every meta-step."""
 
@@ -74,13 +75,13 @@ class MetaLoop:
             try:
                 self._take_snapshot()
                 while state.step < meta_steps and not state.stopped:
-                    began = time.monotonic()
-                    record: Record = {"step": state.step, **self._meta_step()}
+                    record: Record = {"step": state.step, **self._timed_meta_step()}
                     if validate is not None and (state.step + 1) % validate_every == 0:
+                        began = time.monotonic()
                         scores = self.ranks.from_first(partial(_scores, validate, learner))
                         record.update({f"validation/{name}": value for name, value in scores.items()})
+                        record["validation_seconds"] = time.monotonic() - began
                         self._observe(scores)
-                    record["seconds"] = time.monotonic() - began
                     interrupts.hold()
                     self._end_of_step(record)
                     for callback in callbacks if first else ():
@@ -103,6 +104,14 @@ class MetaLoop:
                     raise SystemExit(128 + signal.SIGTERM) from error
                 raise KeyboardInterrupt from error
         return self.records
+
+    def _timed_meta_step(self) -> Record:
+        """A meta-step, with its wall time and the processor time of all ranks; validations are timed apart."""
+        began, worked = time.monotonic(), time.process_time()
+        record = self._meta_step()
+        record["seconds"] = time.monotonic() - began
+        (record["cpu_seconds"],) = self.ranks.total([time.process_time() - worked])
+        return record
 
     def _meta_step(self) -> Record:
         state, key = self.state, fold(self.seed, self.state.step)
@@ -134,7 +143,7 @@ class MetaLoop:
 
     def _end_of_step(self, record: Record) -> None:
         self.state.step += 1
-        self.state.seconds += record["seconds"]
+        self.state.seconds += record["seconds"] + record.get("validation_seconds", 0.0)
         self.records.append(record)
         if self.directory is not None:
             self.directory.append(record)

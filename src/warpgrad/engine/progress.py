@@ -11,6 +11,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from warpgrad.engine.run_directory import TIMES
+
 logger = logging.getLogger(__name__)
 
 LINE_SECONDS = 20.0
@@ -46,7 +48,7 @@ class MetaProgress:
 
     def update(self, done: int, metrics: Mapping[str, float]) -> None:
         """Show that `done` meta-steps are behind us."""
-        words = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items() if name not in ("step", "seconds"))
+        words = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items() if name not in ("step", *TIMES))
         if self._bar is not None:
             self._bar.update(self._task, completed=done, metrics=words)
         now = time.monotonic()

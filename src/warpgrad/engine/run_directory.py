@@ -25,6 +25,8 @@ from warpgrad.ranks import ALONE, Ranks
 
 FORMAT = 1
 KEEP = 2
+TIMES = ("seconds", "cpu_seconds", "validation_seconds")
+"""The entries of a metrics line that say how long it took: the one thing in which a repeated run differs."""
 EXTENDABLE = "meta_steps"
 """The one setting that may change between a run and its continuation."""
 

@@ -22,7 +22,7 @@ from warpgrad.algorithms.base import Algorithm
 from warpgrad.engine.distributed import joined, restarted
 from warpgrad.engine.early_stopping import EarlyStopping
 from warpgrad.engine.loop import Callback, MetaLoop, Record, Validation
-from warpgrad.engine.run_directory import RunDirectory
+from warpgrad.engine.run_directory import TIMES, RunDirectory
 from warpgrad.engine.state import TrainingState
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers.base import Initialiser
@@ -129,7 +129,7 @@ def tensorboard_callback(directory: Path) -> Callback:
     def callback(step: int, learner: Learner, record: Record) -> None:
         del learner
         for name, value in record.items():
-            if name not in ("step", "seconds"):
+            if name not in ("step", *TIMES):
                 writer.add_scalar(name, value, step)
         writer.flush()
 

@@ -126,8 +126,6 @@ class Experiment(ABC, Generic[C]):
     """Method -> setting -> what `warpgrad sweep` chooses it from."""
     sweep_metric: ClassVar[str] = "accuracy"
     """What a sweep judges trials by, if nobody says."""
-    recorded: ClassVar[tuple[str, ...]] = ()
-    """What of an evaluation goes on record beside its metrics: enough to draw every comparison from the record."""
 
     def config(self, preset: str, **changes: Any) -> C:
         """A preset's settings with some of them changed."""
@@ -149,8 +147,11 @@ class Experiment(ABC, Generic[C]):
 
     @abstractmethod
     def evaluate(self, config: C, directory: Path) -> dict[str, Any]:
-        """Test the run in `directory` on held-out tasks. JSON values: `metrics` (name -> number) and whatever
-        the page needs, per task."""
+        """Test the run in `directory` on held-out tasks.
+
+        Returns JSON values: `metrics` (name -> number), the results per task, and all else that `page` and `lines`
+        need, for they are built from a record too, where there is no run directory.
+        """
 
     @abstractmethod
     def page(self, groups: Sequence[Group], title: str) -> Page:

@@ -69,7 +69,10 @@ def experiment_page(
     presets = " and ".join(dict.fromkeys(run.preset for run in runs))
     line = [about, f"preset {presets}", count(len({run.seed for run in runs}), "meta-seed"), sizes]
     page = Page(title, f"{', '.join(filter(None, line))}.").add(*sections)
-    figures = metric_figures(runs)
+    named: dict[str, list[Run]] = {}
+    for group in groups:
+        named.setdefault(group.label, []).extend(group.runs)
+    figures = metric_figures(named)
     if figures:
         words = [Paragraph(training)] if training else []
         page.add(Section("Meta-training", [*words, Gallery(figures)]))

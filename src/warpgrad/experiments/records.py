@@ -1,77 +1,194 @@
-"""Results on record: one JSON file with all that the comparisons of a table need, without its run directories.
+"""Results on record: one JSON file per table, from which the table and its page can be built without any run.
 
-An entry is one run: its label, configuration, summary (metrics, steps, time, versions, commit, hardware, command), its
-learning curve, and what its experiment names under `recorded`. So a table can be built anew where but some of its runs
-are at hand: the others stand as they are on record, each with the commit and the machine it was made on.
+A record names its table and holds, for every run, what an examiner asks for:
+
+    config        every setting
+    summary       final metrics, meta-steps, wall and processor time, versions, commit, hardware, command
+    series        every number of every meta-step, by name; long runs in blocks of neighbouring steps
+    evaluation    results per held-out task, learning curves, the data that were read and their hash
+
+So a table can be built anew where but some of its runs are at hand: the others stand as they are on record, each with
+the commit and the machine it was made on.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warpgrad.data.prepared import DRAWN
 from warpgrad.engine.files import write_bytes
+from warpgrad.engine.run_directory import TIMES
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Group
+from warpgrad.experiments.base import Group, Table
 from warpgrad.report.runs import Run
+
+FORMAT = 2
+POINTS = 1000
+"""Longer series are kept in blocks of meta-steps, at most so many."""
 
 Recorded = tuple[Run, dict[str, Any]]
 """A run as it is on record, and its evaluation."""
-_PARTS = {"label": str, "config": dict, "summary": dict, "metrics": list}
+_PARTS = {"label": str, "config": dict, "summary": dict, "series": dict, "evaluation": dict}
 
 
-def write_record(path: Path, groups: Sequence[Group], recorded: Sequence[str]) -> None:
-    """Put groups on record; `recorded` are the parts of an evaluation that are kept beside its metrics."""
+@dataclass(frozen=True)
+class Record:
+    """A table as it is on record."""
+
+    table: str
+    title: str
+    preset: str
+    papers: Mapping[str, float | None]
+    """Label of a row -> the published figure beside it, rows in the table's order."""
+    entries: Sequence[dict[str, Any]]
+    """One per run."""
+
+    def groups(self) -> list[Group]:
+        """The rows with their runs."""
+        found = []
+        for label, paper in self.papers.items():
+            own = [self._loaded(entry) for entry in self.entries if entry["label"] == label]
+            runs, evaluations = zip(*own, strict=True)
+            found.append(Group(label, runs, evaluations, paper))
+        return found
+
+    def find(self, wanted: Mapping[str, Any]) -> Recorded | None:
+        """The run under these very settings, None where none is on record; a setting left open is open here too."""
+        for entry in self.entries:
+            config = {name: value for name, value in entry["config"].items() if name != "format"}
+            if config.keys() == wanted.keys() and all(
+                value is None or config[name] == value for name, value in wanted.items()
+            ):
+                return self._loaded(entry)
+        return None
+
+    def _loaded(self, entry: dict[str, Any]) -> Recorded:
+        path = Path("record") / self.table / f"{entry['label']}, seed {entry['summary']['seed']}"
+        run = Run(path, entry["config"], entry["summary"], unpacked_series(entry["series"]))
+        return run, {"metrics": entry["summary"].get("metrics", {}), **entry["evaluation"]}
+
+
+def write_record(path: Path, table: Table, preset: str, groups: Sequence[Group]) -> None:
+    """Put a table on record; refuses runs that nobody could repeat, and to put other data in place of real ones."""
     rows = []
     for group in groups:
         for run, evaluation in zip(group.runs, group.evaluations, strict=True):
-            kept = {name: _shortened(evaluation[name]) for name in recorded}
-            # The learning curve: every validation, and the last meta-step.
-            validated = [line for line in run.metrics[:-1] if any(name.startswith("validation/") for name in line)]
-            curve = [*validated, *run.metrics[-1:]]
-            row = {"label": group.label, "config": run.config, "summary": run.summary, "metrics": curve}
-            rows.append({**row, "evaluation": kept} if kept else row)
+            check_commit(run.summary.get("commit"), f"the run {run.name}")
+            kept = {name: _shortened(value, 7) for name, value in evaluation.items() if name != "metrics"}
+            rows.append(
+                {
+                    "label": group.label,
+                    "config": run.config,
+                    "summary": _shortened(run.summary, 7),
+                    "series": packed_series(run.metrics),
+                    "evaluation": kept,
+                }
+            )
+    before, now = _data(read_record(path).entries if path.exists() else []), _data(rows)
+    if before - {DRAWN} and not before - {DRAWN} <= now:
+        raise WarpgradError(
+            f"{path} is a record of {' and '.join(sorted(before))}, and these runs are on "
+            f"{' and '.join(sorted(now)) or 'no data set'}: name another file."
+        )
+    head = {
+        "format": FORMAT,
+        "table": table.name,
+        "title": table.title,
+        "preset": preset,
+        "papers": {group.label: group.paper for group in groups},
+    }
     # One line for each run: of thousands of numbers nobody reads one to a line.
-    lines = ",\n".join(json.dumps(row, sort_keys=True) for row in rows)
-    write_bytes(path, f"[\n{lines}\n]\n".encode())
+    lines = ",\n".join(json.dumps(row, sort_keys=True, ensure_ascii=False) for row in rows)
+    opening = json.dumps(head, ensure_ascii=False).removesuffix("}")
+    write_bytes(path, f'{opening}, "runs": [\n{lines}\n]}}\n'.encode())
 
 
-def _shortened(value: Any) -> Any:
-    """A JSON value with its numbers in seven digits, as many as single precision holds: records stay for good."""
-    if isinstance(value, dict):
-        return {name: _shortened(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_shortened(part) for part in value]
-    return float(f"{value:.7g}") if isinstance(value, float) else value
-
-
-def read_record(path: Path) -> list[dict[str, Any]]:
-    """The entries of a record; none where there is no such file yet."""
-    if not path.exists():
-        return []
+def read_record(path: Path) -> Record:
+    """A record, checked to be one."""
     try:
-        entries: list[dict[str, Any]] = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise WarpgradError(f"there is no record {path}; write it with 'warpgrad reproduce TABLE --record'.") from None
     except (OSError, ValueError) as error:
         raise WarpgradError(f"{path} cannot be read as a record ({error}); restore it or name another.") from error
-    whole = isinstance(entries, list) and all(
-        isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in _PARTS.items())
-        for entry in entries
-    )
-    if not whole:
+    if not _is_record(content):
         raise WarpgradError(f"{path} is not a record of `warpgrad reproduce`; restore it or name another.")
-    return entries
+    return Record(content["table"], content["title"], content["preset"], content["papers"], content["runs"])
 
 
-def find_recorded(
-    entries: Sequence[dict[str, Any]], wanted: dict[str, Any], directory: Path, recorded: Sequence[str]
-) -> Recorded | None:
-    """The run under these very settings, as if it had been read from its directory; None where none is on record."""
-    for entry in entries:
-        config = {name: value for name, value in entry["config"].items() if name != "format"}
-        kept = entry.get("evaluation", {})
-        if config == wanted and all(name in kept for name in recorded):
-            run = Run(directory, entry["config"], entry["summary"], entry["metrics"])
-            return run, {"metrics": entry["summary"].get("metrics", {}), **kept}
-    return None
+def check_commit(commit: str | None, whose: str) -> None:
+    """Refuse what was made from source that no commit holds."""
+    if commit is None:
+        raise WarpgradError(f"{whose} has no commit: work in a checkout of the project, or leave out --record.")
+    if not commit.isalnum():
+        raise WarpgradError(
+            f"{whose} was made from a source tree with changes ({commit[:12]}): commit them and run it again with "
+            "--fresh, or leave out --record."
+        )
+
+
+def packed_series(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The lines of metrics.jsonl, name by name: a list where every step has a value, else (step, value) pairs.
+
+    Of more than `POINTS` steps, blocks of neighbours are kept: their last step, times in sum, all else in the mean.
+    What only some steps have, such as validations, is kept as it is.
+    """
+    width = math.ceil(len(metrics) / POINTS) if metrics else 1
+    blocks = [metrics[begin : begin + width] for begin in range(0, len(metrics), width)]
+    series: dict[str, Any] = {"block": width}
+    for name in dict.fromkeys(name for line in metrics for name in line):
+        if all(name in line for line in metrics):
+            series[name] = [_shortened(_merged(name, [line[name] for line in block]), 6) for block in blocks]
+        else:
+            series[name] = [[line["step"], _shortened(line[name], 6)] for line in metrics if name in line]
+    return series
+
+
+def unpacked_series(series: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The inverse of `packed_series`, as far as it goes."""
+    lines: dict[int, dict[str, Any]] = {step: {"step": step} for step in series.get("step", [])}
+    for name, values in series.items():
+        if name in ("block", "step"):
+            continue
+        pairs = values if values and isinstance(values[0], list) else zip(series["step"], values, strict=True)
+        for step, value in pairs:
+            lines.setdefault(step, {"step": step})[name] = value
+    return [lines[step] for step in sorted(lines)]
+
+
+def _merged(name: str, values: list[Any]) -> Any:
+    if name == "step":
+        return values[-1]
+    return values[0] if len(values) == 1 else math.fsum(values) / (1 if name in TIMES else len(values))
+
+
+def _shortened(value: Any, digits: int) -> Any:
+    """A JSON value with its numbers in so many digits; seven are what single precision holds. Records stay for good."""
+    if isinstance(value, Mapping):
+        return {name: _shortened(part, digits) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shortened(part, digits) for part in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
+
+
+def _data(entries: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The data sets that results are about."""
+    return {str(entry["evaluation"]["data"]) for entry in entries if "data" in entry["evaluation"]}
+
+
+def _is_record(content: Any) -> bool:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        return False
+    kinds = {"table": str, "title": str, "preset": str, "papers": dict, "runs": list}
+    return all(isinstance(content.get(name), kind) for name, kind in kinds.items()) and all(
+        isinstance(entry, dict)
+        and all(isinstance(entry.get(name), kind) for name, kind in _PARTS.items())
+        and entry["label"] in content["papers"]
+        and "seed" in entry["summary"]
+        for entry in content["runs"]
+    )

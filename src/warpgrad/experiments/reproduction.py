@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warpgrad.data.prepared import DRAWN
 from warpgrad.engine.distributed import environment_alone
 from warpgrad.engine.files import read_json
 from warpgrad.engine.interrupts import Interrupted, Interrupts
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Config, Experiment, Group, Row, Table
-from warpgrad.experiments.records import Recorded, find_recorded, read_record
-from warpgrad.experiments.runner import python_command, run_name, settings
+from warpgrad.experiments.records import Record, Recorded, check_commit
+from warpgrad.experiments.runner import commit, python_command, run_name, settings
 from warpgrad.report.runs import load_run
 
 
@@ -110,11 +111,13 @@ def reproduce(
     preset: str,
     seeds: int | None,
     workers: int,
-    record: Path | None = None,
+    recording: bool = False,
+    record: Record | None = None,
 ) -> list[Group]:
     """Run what is missing of a table; returns its rows with their runs.
 
-    Runs that stand in the file `record` under the very same settings are not missing.
+    Where it is for `recording`, runs that no record may hold are refused before the first one starts. Runs that are on
+    `record` under the very same settings are not missing.
     """
 
     def say(line: str) -> None:
@@ -122,14 +125,16 @@ def reproduce(
 
     every = cells(experiment, table, root, preset, seeds)
     done = [cell for cell in every if finished(experiment, cell)]
-    entries = [] if record is None else read_record(record)
     recorded = {
         cell: found
         for cell in every
-        if cell not in done
-        and (found := find_recorded(entries, settings(experiment, cell.config), cell.directory, experiment.recorded))
+        if record is not None and cell not in done and (found := record.find(asked_for(experiment, preset, cell)))
     }
     todo = [cell for cell in every if cell not in done and cell not in recorded]
+    if recording:
+        check_real(experiment, preset, [cell for cell in every if cell not in recorded])
+        if todo:
+            check_commit(commit(), "a run that would start now")
     known = "" if record is None else f", {len(recorded)} as they are on record"
     say(f"{table.name}: {len(every)} runs, {len(done)} of them finished{known}, {workers} workers")
     failed = run_cells(experiment, todo, workers, say)
@@ -142,6 +147,30 @@ def reproduce(
         runs, evaluations = zip(*own, strict=True)
         groups.append(Group(row.label, runs, evaluations, row.paper))
     return groups
+
+
+def asked_for(experiment: Experiment[Any], preset: str, cell: Cell) -> dict[str, Any]:
+    """The settings of a run as its table asks for them: data that it leaves open, and this machine lacks, are open."""
+    wanted = settings(experiment, cell.config)
+    if "data" in wanted and declared_data(experiment, preset, cell) is None:
+        wanted["data"] = None
+    return wanted
+
+
+def declared_data(experiment: Experiment[Any], preset: str, cell: Cell) -> str | None:
+    """The data that a table names for a run; None where the best that is at hand are taken."""
+    declared: str | None = cell.row.settings_at(preset).get("data", getattr(experiment.presets[preset], "data", None))
+    return declared
+
+
+def check_real(experiment: Experiment[Any], preset: str, todo: list[Cell]) -> None:
+    """Refuse to put results on record that would be on drawn data because there are no real ones here."""
+    for cell in todo:
+        if getattr(cell.config, "data", None) == DRAWN and declared_data(experiment, preset, cell) is None:
+            raise WarpgradError(
+                f"'{cell.row.label}' would run on drawn alphabets because there is no prepared Omniglot here: make it "
+                "with 'warpgrad data prepare omniglot', or leave out --record."
+            )
 
 
 def _loaded(cell: Cell) -> Recorded:

@@ -129,8 +129,9 @@ def conclude(
         "seed": config.seed,
         "steps": steps,
         "metrics": evaluation["metrics"],
-        "wall_seconds": training_seconds(directory),
+        **training_seconds(directory),
         "evaluation_seconds": evaluation["seconds"],
+        "evaluation_processor_seconds": evaluation["processor_seconds"],
         **made_by,
         "command": command(experiment, config),
     }
@@ -140,17 +141,19 @@ def conclude(
 
 def evaluate(experiment: Experiment[C], config: C, directory: Path) -> dict[str, Any]:
     """Test a trained run and keep the result beside it."""
-    began = time.monotonic()
+    began, worked = time.monotonic(), time.process_time()
     evaluation = experiment.evaluate(config, directory)
     evaluation["seconds"] = time.monotonic() - began
+    evaluation["processor_seconds"] = time.process_time() - worked
     write_json(directory / "evaluation.json", evaluation)
     return evaluation
 
 
-def training_seconds(directory: Path) -> float:
-    """Time in meta-steps, over all processes that worked on the run."""
-    lines = (directory / "metrics.jsonl").read_text().splitlines()
-    return float(sum(json.loads(line)["seconds"] for line in lines))
+def training_seconds(directory: Path) -> dict[str, float]:
+    """Wall time of meta-training with its validations, and processor time of its meta-steps alone."""
+    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    wall = sum(record["seconds"] + record.get("validation_seconds", 0.0) for record in records)
+    return {"wall_seconds": float(wall), "processor_seconds": float(sum(record["cpu_seconds"] for record in records))}
 
 
 def check_device(name: str) -> torch.device:

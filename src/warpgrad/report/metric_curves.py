@@ -1,9 +1,12 @@
-"""Every metric that runs recorded, against their steps: one figure per metric, one curve per method."""
+"""Every metric that runs recorded, against their steps: one figure per metric, one curve per group of runs.
+
+Scores of held-out tasks are drawn against processor time too, which is what methods of unequal cost are compared by.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,8 @@ from warpgrad.report.images import Figure
 from warpgrad.report.runs import Run
 from warpgrad.report.statistics import SEEDS_FOR_A_CLAIM
 
+SCORED = ("validation/", "test/")
+"""How the metrics of held-out tasks that are scored during meta-training begin."""
 _POINTS = 300
 """Longer curves are averaged down to at most this many points: more would be noise on the page."""
 
@@ -32,27 +37,37 @@ def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return grouped
 
 
-def metric_figures(runs: Sequence[Run]) -> list[Figure]:
-    """One figure for each metric that holds numbers, in the order in which the runs name them."""
+def metric_figures(groups: Mapping[str, Sequence[Run]]) -> list[Figure]:
+    """One figure for each metric that holds numbers, in the order in which the runs name them; a curve per group.
+
+    What was scored on the way (`validation/…`, `test/…`) has a second figure, against processor time.
+    """
     names = dict.fromkeys(
         name
+        for runs in groups.values()
         for run in runs
         for row in run.metrics
         for name, value in row.items()
-        if name != "step" and is_number(value)
+        if name not in ("step", "validation_seconds") and is_number(value)
     )
-    return [figure for figure in (_figure(name, runs) for name in names) if figure is not None]
+    figures = []
+    for name in names:
+        figures.append(_figure(name, groups))
+        if name.startswith(SCORED):
+            figures.append(_figure(name, groups, against_time=True))
+    return [figure for figure in figures if figure is not None]
 
 
-def _figure(metric: str, runs: Sequence[Run]) -> Figure | None:
+def _figure(metric: str, groups: Mapping[str, Sequence[Run]], *, against_time: bool = False) -> Figure | None:
     series: list[Series] = []
     sizes: list[int] = []
     remarks: dict[str, list[str]] = {}
-    for method, own in by_method(runs).items():
+    for method, runs in groups.items():
+        own = [run for run in runs if not against_time or _minutes(run)]
         tracks = [track for track in (_track(metric, run) for run in own) if track]
         if not tracks:
             continue
-        curve, remark = _curve(method, tracks)
+        curve, remark = _curve(method, tracks, [_minutes(run) for run in own] if against_time else [])
         for text in remark:
             remarks.setdefault(text, []).append(method)
         if curve is not None:
@@ -60,12 +75,13 @@ def _figure(metric: str, runs: Sequence[Run]) -> Figure | None:
             sizes.append(len(tracks))
     if not series:
         return None
-    image = curves(series, x_label="meta-step", y_label="", title=metric, log_y=_spans_decades(series), size=(4.3, 3.1))
+    axis = "processor minutes" if against_time else "meta-steps"
+    image = curves(series, x_label=axis, y_label="", title=metric, log_y=_spans_decades(series), size=(4.3, 3.1))
     names = [one.name for one in series]
     caption = [_band(metric, sizes)]
     for text, whose in remarks.items():
         caption.append(f"{text}." if whose == names else f"{', '.join(whose)}: {text}.")
-    return Figure(image, f"{metric} against meta-steps for {', '.join(names)}.", " ".join(caption))
+    return Figure(image, f"{metric} against {axis} for {', '.join(names)}.", " ".join(caption))
 
 
 def _band(metric: str, sizes: Sequence[int]) -> str:
@@ -84,8 +100,13 @@ def _band(metric: str, sizes: Sequence[int]) -> str:
     )
 
 
-def _curve(method: str, tracks: Sequence[dict[float, float]]) -> tuple[Series | None, list[str]]:
-    """The curve over the steps that all runs share, and what the caption must say about it."""
+def _curve(
+    method: str, tracks: Sequence[dict[float, float]], minutes: Sequence[dict[float, float]]
+) -> tuple[Series | None, list[str]]:
+    """The curve over the steps that all runs share, and what the caption must say about it.
+
+    Where `minutes` are given, step -> processor time of each run, it is drawn against their mean.
+    """
     steps = sorted(set(tracks[0]).intersection(*tracks))
     remarks: list[str] = []
     if any(len(track) > len(steps) for track in tracks):
@@ -99,7 +120,17 @@ def _curve(method: str, tracks: Sequence[dict[float, float]]) -> tuple[Series | 
     width = math.ceil(len(steps) / _POINTS)
     if width > 1:
         remarks.append(f"Each point is the mean of {width} steps")
-    return Series.quartiles(method, _averaged(np.array([steps]), width)[0], _averaged(samples, width)), remarks
+    places = np.array([[own.get(step, math.nan) for step in steps] for own in minutes] or [steps], np.float64)
+    return Series.quartiles(method, _averaged(places, width).mean(axis=0), _averaged(samples, width)), remarks
+
+
+def _minutes(run: Run) -> dict[float, float]:
+    """Step -> processor minutes that meta-training had taken by then; empty where that was not recorded."""
+    total, found = 0.0, {}
+    for row in run.metrics:
+        total += row.get("cpu_seconds", 0.0)
+        found[float(row["step"])] = total / 60
+    return found if total else {}
 
 
 def _track(metric: str, run: Run) -> dict[float, float]:

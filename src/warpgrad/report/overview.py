@@ -52,7 +52,7 @@ def run_page(runs: Sequence[Run]) -> Page:
 
 def _parts(runs: Sequence[Run]) -> list[tuple[str, list[Block]]]:
     parts: list[tuple[str, list[Block]]] = [("Results", _results(runs))]
-    curves = metric_figures(runs)
+    curves = metric_figures(by_method(runs))
     if curves:
         parts.append(("Curves", [Gallery(curves)]))
     figures = _figures(runs)
