@@ -4,7 +4,7 @@
 
 Methods take turns within each repetition, so that a busy machine hits all alike; what is reported is the median. The
 costs of `steps` steps on `tasks` tasks are multiplied up to the preset's: a meta-step is a sum over both (MAML unrolls
-its own number of steps, which is not shortened). The ratios stand in `warpgrad.experiments.omniglot_tables.COSTS`, from
+its own number of steps, which is not shortened). The ratios stand in `warpgrad.experiments.omniglot_costs.COSTS`, from
 where the rows at equal processor time take their meta-steps.
 """
 

@@ -23,26 +23,35 @@ from warpgrad.tasks.alphabets import AlphabetTask, alphabet_tasks
 
 __all__ = ["runs", "store", "tiny"]
 
+DRAWINGS = torch.rand(20, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+"""What starts that keep the size of activations are measured on."""
+
 
 def test_every_method_is_the_stated_choice_of_parts(tiny):
     def parts(**changes):
-        chosen = recipe(tiny(**changes))
+        chosen = recipe(tiny(**changes), DRAWINGS)
         method = chosen.method
         return type(chosen.algorithm), type(method.objective), type(method.initialiser), bool(method.learner.phi)
 
     nothing = type(None)
     assert parts(method="warp-leap") == (Offline, Exact, Leap, True)
-    assert parts(method="warp-leap", algorithm="online", objective="approximate") == (Online, Approximate, Leap, True)
+    online = {"algorithm": "online", "share": 1.0}
+    assert parts(method="warp-leap", objective="approximate", **online) == (Online, Approximate, Leap, True)
     assert parts(method="warp-leap", theta0="random") == (Offline, Exact, Fixed, True)
     assert parts(method="leap") == (Online, nothing, Leap, False)
     assert parts(method="reptile") == (Online, nothing, Reptile, False)
     assert parts(method="fomaml") == (Online, nothing, FOMAML, False)
     assert parts(method="maml") == (Unrolled, nothing, Fixed, False)
     assert parts(method="finetuning") == (JointTraining, nothing, Fixed, False)
-    assert recipe(tiny(method="maml")).algorithm.steps == 2
-    leap = recipe(tiny(method="warp-leap")).method.initialiser
+    assert recipe(tiny(method="maml"), DRAWINGS).algorithm.steps == 2
+    assert recipe(tiny(reduction="sum", share=0.7), DRAWINGS).algorithm.reduction == "sum"
+    assert recipe(tiny(reduction="sum", share=0.7), DRAWINGS).algorithm.share == 0.7
+    assert recipe(tiny(reduction="sum", **online), DRAWINGS).algorithm.reduction == "sum"
+    assert not recipe(tiny(method="finetuning"), DRAWINGS).algorithm.averaged
+    assert recipe(tiny(method="finetuning", averaged_steps=True), DRAWINGS).algorithm.averaged
+    leap = recipe(tiny(method="warp-leap"), DRAWINGS).method.initialiser
     assert (leap.loss, leap.norm, leap.stabilise) == (True, True, True)
-    alpha = recipe(tiny(learned_alpha=True))
+    alpha = recipe(tiny(learned_alpha=True), DRAWINGS)
     assert alpha.method.rule.meta["lr"].item() == pytest.approx(0.1)
     assert alpha.clip == {"rule": 0.001}
     assert alpha.optimiser["rule"]([torch.zeros(1)]).defaults["lr"] == 0.001
@@ -51,7 +60,7 @@ def test_every_method_is_the_stated_choice_of_parts(tiny):
 def test_all_methods_begin_at_the_same_weights(tiny):
     plain = network(tiny()).state_dict()
     for method in ("warp-leap", "leap", "maml", "finetuning"):
-        weights = recipe(tiny(method=method)).method.learner.theta0
+        weights = recipe(tiny(method=method), DRAWINGS).method.learner.theta0
         found = {name.removeprefix("body."): value for name, value in weights.items()}
         for name in found:
             if not name.startswith("heads"):
@@ -62,7 +71,7 @@ def test_all_methods_begin_at_the_same_weights(tiny):
 
 def test_finetuning_has_a_head_of_its_own_for_each_training_alphabet(tiny, store, runs):
     config = tiny(method="finetuning")
-    learner = recipe(config).method.learner
+    learner = recipe(config, DRAWINGS).method.learner
     heads = learner.module.get_submodule("heads")
     assert len(heads) == config.tasks == 2
     assert heads[0].weight.data_ptr() != heads[1].weight.data_ptr()
@@ -84,7 +93,7 @@ def test_finetuning_has_a_head_of_its_own_for_each_training_alphabet(tiny, store
 def test_every_warp_architecture_takes_a_meta_step(tiny, store, warp):
     config = tiny(warp=warp, steps=2, meta_batch=1)
     learner = _one_meta_step(config, store)
-    begun = warped_learner(config)
+    begun = warped_learner(config, DRAWINGS)
     assert learner.phi
     assert all(bool(torch.isfinite(value).all()) for value in learner.phi.values())
     assert any(not torch.equal(value, begun.phi[name]) for name, value in learner.phi.items())
@@ -101,7 +110,7 @@ def test_a_random_initialisation_is_never_changed_and_the_warp_is(tiny, store):
     learner = _one_meta_step(config, store)
     plain = network(config).state_dict()
     assert all(torch.equal(value, plain[name]) for name, value in learner.theta0.items())
-    assert not torch.equal(learner.phi["warp1.weight"], warped_learner(config).phi["warp1.weight"])
+    assert not torch.equal(learner.phi["warp1.weight"], warped_learner(config, DRAWINGS).phi["warp1.weight"])
 
 
 def test_an_identity_warp_begins_as_the_plain_network(tiny):
@@ -137,7 +146,7 @@ def test_batch_norm_follows_the_batch_in_adaptation_and_the_task_at_test(tiny, s
     config = tiny()
     alphabets = Alphabets(store, 0, config.protocol)
     task = AlphabetTask(alphabets[alphabets.split(2).test[0]], batch_size=6)
-    chosen = recipe(config).method
+    chosen = recipe(config, DRAWINGS).method
     learner = chosen.learner
     adaptation = Adaptation(learner, chosen.rule, task, 0)
     start = adaptation.start()
@@ -155,9 +164,9 @@ def test_batch_norm_follows_the_batch_in_adaptation_and_the_task_at_test(tiny, s
     assert all(torch.equal(after.buffers[name], value) for name, value in before.items())
     # At test one image's output does not depend on the others in the batch; in adaptation it does.
     images = next(iter(task.test_batches()))[0]
-    tested = [learner.bind(after.theta, after.buffers, training=False)(images[:count])[0] for count in (2, 6)]
+    tested = [learner.bind(after.theta, after.buffers, training=False)(images[:count])[:2] for count in (2, 6)]
     torch.testing.assert_close(tested[0], tested[1])
-    adapted = [learner.bind(after.theta, after.buffers)(images[:count])[0] for count in (2, 6)]
+    adapted = [learner.bind(after.theta, after.buffers)(images[:count])[:2] for count in (2, 6)]
     assert not torch.allclose(adapted[0], adapted[1], atol=1e-3)
 
 
@@ -166,7 +175,7 @@ def _one_meta_step(config: OmniglotConfig, store) -> Learner:
 
     alphabets = Alphabets(open_store(store.path), config.seed, config.protocol)
     tasks = alphabet_tasks(alphabets, alphabets.split(config.tasks).train, batch_size=config.batch_size)
-    chosen = recipe(config)
+    chosen = recipe(config, DRAWINGS)
     update = MetaOptimiser(chosen.method, chosen.optimiser, clip=chosen.clip)
     batch = tasks.meta_batch(0, config.meta_batch)
     chosen.algorithm.meta_step(chosen.method, batch, list(range(len(batch))), update)

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from warpgrad.experiments.sweep_space import FloatRange, Space
+from warpgrad.experiments.sweep_space import Choices, FloatRange, Space
 
 Spaces = Mapping[str, Mapping[str, Space]]
 
 _STEP_SIZE = FloatRange(0.01, 1.0, log=True)
-_INITIALISATION: Mapping[str, Space] = {"inner_lr": _STEP_SIZE, "theta0_lr": _STEP_SIZE}
+_FILTERS = Choices((16, 32, 64, 128))
+_MOMENTUM = Choices((0.0, 0.5, 0.9))
+_ADAPTATION: Mapping[str, Space] = {"inner_lr": _STEP_SIZE, "momentum": _MOMENTUM, "filters": _FILTERS}
+_INITIALISATION: Mapping[str, Space] = {**_ADAPTATION, "theta0_lr": _STEP_SIZE}
 _KFAC: Mapping[str, Space] = {
     "inner_lr": _STEP_SIZE,
+    "filters": _FILTERS,
     "kfac_damping": FloatRange(1e-3, 1.0, log=True),
     "kfac_clip": FloatRange(1e-2, 1.0, log=True),
 }
@@ -22,7 +26,7 @@ _KFAC: Mapping[str, Space] = {
 OMNIGLOT: Spaces = {
     "warp-leap": {**_INITIALISATION, "meta_lr": _STEP_SIZE},
     **dict.fromkeys(("leap", "reptile", "fomaml", "maml", "finetuning"), _INITIALISATION),
-    "sgd": {"inner_lr": _STEP_SIZE},
+    "sgd": _ADAPTATION,
     **dict.fromkeys(("kfac", "kfac-curvlinops"), _KFAC),
 }
 
