@@ -7,19 +7,31 @@ import torch
 import torch.nn.functional as F
 
 from omniglot_runs import runs, store, tiny
+from test_alphabet_tasks import STILL
 from warpgrad.adaptation import Adaptation
 from warpgrad.algorithms import Offline, Online, Unrolled
 from warpgrad.baselines.finetuning import JointTraining
 from warpgrad.data import Alphabets, open_store
 from warpgrad.errors import WarpgradError
+from warpgrad.experiments.networks import activation_sizes
 from warpgrad.experiments.omniglot import trained
 from warpgrad.experiments.omniglot_config import OmniglotConfig
-from warpgrad.experiments.omniglot_methods import network, recipe, training_tasks, warped_learner
+from warpgrad.experiments.omniglot_methods import (
+    network,
+    recipe,
+    starting_drawings,
+    training_tasks,
+    warped_learner,
+)
+from warpgrad.fitting import adapt
 from warpgrad.initialisers import FOMAML, Fixed, Leap, Reptile
 from warpgrad.layers import OMNIGLOT_WARPS
 from warpgrad.learner import Learner
+from warpgrad.meta_optimiser import MetaOptimiser
 from warpgrad.objectives import Approximate, Exact
+from warpgrad.rules import SGD
 from warpgrad.tasks.alphabets import AlphabetTask, alphabet_tasks
+from warpgrad.tasks.supervised import TaskList
 
 __all__ = ["runs", "store", "tiny"]
 
@@ -123,6 +135,68 @@ def test_an_identity_warp_begins_as_the_plain_network(tiny):
         warped_learner(tiny(warp="conv3x3+relu", warp_init="identity"))
 
 
+@pytest.mark.parametrize("warp", sorted(OMNIGLOT_WARPS))
+def test_scaled_warps_begin_at_the_size_of_activations_and_own_ones_do_not(tiny, warp):
+    """θ0 is that of the plain network; what reaches the head measures what it does without warps."""
+    config = tiny(warp=warp, filters=16)
+    learner = warped_learner(config, DRAWINGS)
+    sizes = activation_sizes(learner.module, DRAWINGS)
+    assert sizes["after"] == pytest.approx(sizes["before"], rel=2e-3)
+    bare = activation_sizes(network(config), DRAWINGS)["head"]
+    assert sizes["head"] == pytest.approx(bare, rel=0.25)
+    plain = network(config).state_dict()
+    assert all(torch.equal(value, plain[name]) for name, value in learner.theta0.items() if "film" not in name)
+    own = activation_sizes(warped_learner(tiny(warp=warp, filters=16, warp_init="own")).module, DRAWINGS)
+    if warp in ("conv3x3", "conv3x3+relu"):
+        assert own["head"] < bare / 3
+    with pytest.raises(WarpgradError, match="give the inputs"):
+        warped_learner(config)
+
+
+def test_starting_drawings_are_keyed_and_come_from_every_training_alphabet_alike(tiny, store):
+    alphabets = Alphabets(store, 0, tiny().protocol)
+    drawings = starting_drawings(tiny(), alphabets)
+    assert drawings.shape == (200, 1, 28, 28)
+    assert torch.equal(drawings, starting_drawings(tiny(method="leap"), alphabets))
+    assert len(starting_drawings(tiny(tasks=3), alphabets)) == 3 * 67
+    assert not torch.equal(drawings, starting_drawings(tiny(seed=1), Alphabets(store, 1, tiny().protocol)))
+
+
+@pytest.mark.parametrize(("averaged", "updates"), [(False, 9), (True, 3)])
+def test_finetuning_steps_once_per_task_batch(tiny, store, averaged, updates):
+    """Three tasks × K = 3 steps; as an option one per round, on the mean."""
+    config = tiny(method="finetuning", averaged_steps=averaged)
+    chosen = recipe(config)
+    tasks = training_tasks(config, _tasks(config, store)).meta_batch(0, config.meta_batch)
+    groups = []
+    chosen.algorithm.meta_step(chosen.method, tasks, [0, 1, 2], lambda group, _: groups.append(group))
+    assert groups == ["theta0"] * updates
+
+
+def test_with_the_sum_the_online_row_moves_the_warp_as_many_times_further_as_there_are_points(tiny, store):
+    moved = {}
+    for reduction in ("mean", "sum"):
+        config = tiny(algorithm="online", share=1.0, reduction=reduction, meta_lr=0.001, warp_init="own")
+        learner, begun = _one_meta_step(config, store), warped_learner(config)
+        moved[reduction] = sum(float((learner.phi[name] - value).detach().norm()) for name, value in begun.phi.items())
+    assert moved["sum"] == pytest.approx(config.steps * config.meta_batch * moved["mean"], rel=0.05)
+
+
+@pytest.mark.parametrize(("policy", "chance"), [("running", True), ("corrected", False), ("batch", False)])
+def test_corrected_statistics_score_after_two_steps_where_running_ones_are_at_chance(tiny, store, policy, chance):
+    """A learner whose θ0 already knows the alphabet: only batch-norm at test can spoil its first scores."""
+    config = tiny(method="leap", filters=8, batch_norm=policy)
+    alphabets = Alphabets(store, 0, config.protocol)
+    task = AlphabetTask(alphabets[alphabets.split(2).test[0]], batch_size=24, ranges=STILL)
+    learner = recipe(config).method.learner
+    assert learner.batch_norm == policy
+    taught = adapt(learner, task, rule=SGD(0.1), steps=150)
+    learner.module.load_state_dict(taught.state_dict(), strict=False)
+    _, curve = adapt(learner, task.with_seed(1), rule=SGD(0.01), steps=2, curve=True)
+    accuracy = curve.scores[-1]["accuracy"]
+    assert (accuracy <= 1.5 / 6) if chance else (accuracy >= 4 / 6), accuracy
+
+
 def test_channels_last_changes_the_layout_and_not_the_numbers(tiny):
     config = tiny(filters=5)
     images, labels = torch.rand(4, 1, 28, 28, dtype=torch.float64), torch.tensor([0, 1, 2, 3])
@@ -170,13 +244,14 @@ def test_batch_norm_follows_the_batch_in_adaptation_and_the_task_at_test(tiny, s
     assert not torch.allclose(adapted[0], adapted[1], atol=1e-3)
 
 
-def _one_meta_step(config: OmniglotConfig, store) -> Learner:
-    from warpgrad.meta_optimiser import MetaOptimiser
-
+def _tasks(config: OmniglotConfig, store) -> TaskList:
     alphabets = Alphabets(open_store(store.path), config.seed, config.protocol)
-    tasks = alphabet_tasks(alphabets, alphabets.split(config.tasks).train, batch_size=config.batch_size)
+    return alphabet_tasks(alphabets, alphabets.split(config.tasks).train, batch_size=config.batch_size)
+
+
+def _one_meta_step(config: OmniglotConfig, store) -> Learner:
     chosen = recipe(config, DRAWINGS)
     update = MetaOptimiser(chosen.method, chosen.optimiser, clip=chosen.clip)
-    batch = tasks.meta_batch(0, config.meta_batch)
+    batch = _tasks(config, store).meta_batch(0, config.meta_batch)
     chosen.algorithm.meta_step(chosen.method, batch, list(range(len(batch))), update)
     return chosen.method.learner
