@@ -16,13 +16,14 @@ from warpgrad.experiments.runner import execute
 EXPERIMENT = Omniglot()
 TINY = {
     "tasks": 2, "held_out": 2, "characters": 6, "train_drawings": 4, "test_drawings": 2, "filters": 4, "batch_size": 6,
-    "meta_batch": 3, "steps": 3, "maml_steps": 2, "meta_steps": 1, "test_steps": 4, "test_every": 2,
+    "meta_batch": 3, "steps": 3, "maml_steps": 2, "meta_steps": 1, "validate_every": 1, "validation_tasks": 1,
+    "test_batch": (8, 5), "test_steps": 4, "test_every": 2,
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    return tiny_store(tmp_path_factory.mktemp("store"))
+    return tiny_store(tmp_path_factory.mktemp("store"), alphabets=6)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def runs(tiny, tmp_path_factory) -> Runs:
 
 @pytest.fixture(scope="module")
 def more_tasks(tiny, tmp_path_factory) -> Path:
-    """Leap on one alphabet more."""
+    """Leap on one alphabet more, which leaves one for validation."""
     path = tmp_path_factory.mktemp("more") / "leap"
     execute(EXPERIMENT, tiny(method="leap", tasks=3), Execution(path, progress=False))
     return path

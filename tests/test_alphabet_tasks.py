@@ -20,9 +20,9 @@ PROTOCOL = AlphabetProtocol(characters=6, train_drawings=4, test_drawings=2, hel
 STILL = AffineRange(scale=(1.0, 1.0), rotate=(0.0, 0.0), shift=0.0)
 
 
-def tiny_store(folder: Path) -> ImageStore:
-    """Five alphabets of six to eight characters, six drawings of each."""
-    return prepare_drawn(folder / "alphabets", alphabets=5, characters=(6, 8), drawers=6)
+def tiny_store(folder: Path, alphabets: int = 5) -> ImageStore:
+    """Alphabets of six to eight characters, six drawings of each."""
+    return prepare_drawn(folder / "alphabets", alphabets=alphabets, characters=(6, 8), drawers=6)
 
 
 @pytest.fixture(scope="module")

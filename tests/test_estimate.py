@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -15,14 +16,29 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import warpgrad as wg
+from omniglot_runs import store, tiny
 from warpgrad import recording
 from warpgrad.bench.flops import Flops
 from warpgrad.errors import WarpgradError
 from warpgrad.estimate import Estimate, _extrapolated, duration, estimate, estimate_lines, line, size
-from warpgrad.estimate_samples import FEWEST, MOST, Sample, _changed, buffers_watched, fields_of, repeats
+from warpgrad.estimate_samples import (
+    COARSEST,
+    FEWEST,
+    MOST,
+    Sample,
+    _changed,
+    buffers_watched,
+    fields_of,
+    repeats,
+    steps_between,
+    validated_in_sample,
+)
 from warpgrad.experiments import EXPERIMENTS
 from warpgrad.experiments.base import Config, Execution, Experiment
+from warpgrad.experiments.omniglot import Omniglot
 from warpgrad.experiments.runner import kept, without_meta_training
+
+__all__ = ["store", "tiny"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +48,7 @@ class ToyConfig(Config):
     meta_batch: int = 3
     meta_steps: int = 50
     samples: int | None = 1
+    share: float = 1.0
     validate_every: int = 10
 
 
@@ -51,13 +68,15 @@ class Toy(Experiment[ToyConfig]):
         records = wg.meta_train(
             learner,
             wg.TaskList(tasks),
-            algorithm=wg.Offline(steps=config.steps, tasks=config.meta_batch, samples=config.samples, engine="loop"),
+            algorithm=wg.Offline(
+                steps=config.steps, tasks=config.meta_batch, samples=config.samples, share=config.share, engine="loop"
+            ),
             rule=wg.SGD(0.01, momentum=0.9),
             objective=wg.Exact(),
             optimiser=partial(torch.optim.SGD, lr=0.01),
             meta_steps=config.meta_steps,
             validate=lambda learner: {"score": 1.0},
-            validate_every=config.validate_every,
+            validate_every=config.validate_every or 10**9,
             **kept(self, config, execution),
         )
         return len(records)
@@ -80,14 +99,43 @@ def test_the_replay_buffer_is_estimated_to_the_byte(tmp_path):
     assert found.peak_bytes > found.buffer_bytes
 
 
-def test_flops_are_those_of_a_real_meta_step(tmp_path):
-    config, counts = ToyConfig(steps=4), []
+@pytest.mark.parametrize(("steps", "share"), [(4, 1.0), (10, 0.2), (3, 0.5)])
+def test_flops_are_those_of_a_real_meta_step(tmp_path, steps, share):
+    """With a share too, of which the short meta-steps of an estimate would round up to a whole point."""
+    config, counts = ToyConfig(steps=steps, share=share, meta_batch=2), []
     for meta_steps in (1, 2):
         with FlopCounterMode(display=False) as counter:
             Toy().train(dataclasses.replace(config, meta_steps=meta_steps), Execution(tmp_path / f"{meta_steps}"))
         counts.append(counter.get_total_flops())
     assert counts[1] > counts[0] > 0
     assert estimate(Toy(), config, budget=0.0).flops_per_meta_step == counts[1] - counts[0]
+
+
+def test_the_points_that_a_share_replays_are_estimated_exactly(tmp_path):
+    config = ToyConfig(steps=20, meta_batch=3, share=0.2)
+    found = estimate(Toy(), config, budget=0.0)
+    with buffers_watched() as buffers:
+        Toy().train(dataclasses.replace(config, meta_steps=1), Execution(tmp_path / "real"))
+    assert found.buffer_entries == buffers[0][0] == 12
+    assert [steps_between(config, tasks) for tasks in (1, 2, 5)] == [5, 5, 1]
+    assert steps_between(ToyConfig(), 2) == steps_between(Config(), 2) == 1
+    assert steps_between(ToyConfig(share=1 / math.e), 2) == COARSEST
+
+
+def test_a_validation_that_is_switched_off_is_not_made_for_the_estimate():
+    found = estimate(Toy(), ToyConfig(validate_every=0), budget=0.0)
+    assert found.seconds >= 50 * found.seconds_per_meta_step
+
+
+def test_the_alphabets_experiment_is_estimated_with_its_validations(tiny):
+    """They take steps of their own, whatever K is: fewer in a sample, and multiplied up."""
+    config = tiny(meta_steps=6, validate_every=3, test_steps=40, share=0.5)
+    fields = fields_of(Omniglot(), config)
+    assert validated_in_sample(config, fields) == {"validation_tasks": 1, "test_steps": 10}
+    with_them = estimate(Omniglot(), config, budget=0.0)
+    assert with_them.buffer_entries == 4  # of 3 tasks × 3 steps, half; two of them make 3 of 6
+    none = estimate(Omniglot(), tiny(meta_steps=6, tasks=4, validate_every=0, test_steps=40, share=0.5), budget=0.0)
+    assert with_them.seconds > none.seconds
 
 
 def test_products_are_counted_where_a_leaf_enters_a_module():

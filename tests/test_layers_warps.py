@@ -23,6 +23,7 @@ from warpgrad.layers import (
     convolutional_warp,
     feed_forward_warp,
     identity_,
+    keep_variance_,
     warp_convnet,
     warp_resnet,
 )
@@ -172,6 +173,84 @@ def test_a_residual_warp_with_a_last_relu_is_the_identity_on_what_a_relu_puts_ou
 def test_identity_refuses_what_cannot_be_exact(layer: nn.Module, words: str):
     with pytest.raises(wg.WarpgradError, match=words):
         identity_(layer)
+
+
+# --- starts that keep the size of activations
+
+
+@pytest.mark.parametrize("name", OMNIGLOT_WARPS)
+@pytest.mark.parametrize("width", [3, 16, 64])
+@pytest.mark.parametrize("side", [1, 6])
+def test_a_warp_of_the_ablation_begins_at_the_size_of_what_it_sees(name: str, width: int, side: int):
+    """On 1×1 images too, where eight of nine places of a kernel see padding; behind a ReLU, as in the network."""
+    torch.manual_seed(width)
+    warp = OMNIGLOT_WARPS[name](width)
+    drawn = {key: value.clone() for key, value in warp.state_dict().items()}
+    x = 0.3 * draw(40, width, side, side).relu()
+    assert keep_variance_(warp, x) is warp
+    out = warp.train()(x)
+    assert rms(out) == pytest.approx(rms(x), rel=1e-3)
+    kept = {key: value for key, value in warp.state_dict().items() if "num_batches" not in key and "running" not in key}
+    last = [key for key, value in kept.items() if not torch.equal(value, drawn[key])]
+    if "res" in name:
+        assert torch.equal(out, x)
+        assert set(last) == {key for key in kept if key.endswith("branch.norm.weight")}
+    elif name == "scaling":
+        assert last == []
+    else:
+        weight = next(key for key in last if key.endswith("weight"))
+        factor = float(kept[weight].norm() / drawn[weight].norm())
+        torch.testing.assert_close(kept[weight], factor * drawn[weight])
+        assert all(float(kept[key].abs().sum()) == 0 for key in last if key != weight)
+        assert abs(factor - 1) > 0.1
+
+
+def test_batch_norms_own_statistics_and_modes_are_left_alone():
+    warp = OMNIGLOT_WARPS["conv3x3+bn+relu"](4).eval()
+    keep_variance_(warp, draw(8, 4, 6, 6))
+    assert not warp.training
+    assert torch.equal(warp.body.norm.running_mean, torch.zeros(4))
+    assert int(warp.body.norm.num_batches_tracked) == 0
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Linear(4, 9), (7, 4)),
+        (nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 4), nn.LeakyReLU()), (7, 4)),
+        (nn.Sequential(nn.Linear(4, 4), Scale(4), nn.ReLU()), (7, 4)),
+        (nn.Sequential(nn.Linear(4, 4), Residual(nn.Linear(4, 4))), (7, 4)),
+        (Residual(nn.Linear(4, 6), nn.Linear(4, 6)), (7, 4)),
+        (nn.Conv2d(4, 8, 3, stride=2, groups=2), (2, 4, 9, 9)),
+    ],
+    ids=str,
+)
+def test_other_modules_keep_the_size_of_activations_too(layer: nn.Module, shape: tuple[int, ...]):
+    layer, x = copy.deepcopy(layer), draw(*shape)
+    keep_variance_(layer, x)
+    assert rms(layer(x)) == pytest.approx(rms(x), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("layer", "x", "words"),
+    [
+        (nn.Sequential(nn.Linear(4, 4), nn.Tanh()), draw(5, 4), "not in proportion to a weight"),
+        (nn.Sequential(Residual(nn.Linear(4, 4)), nn.ReLU()), draw(5, 4), "in front of it and .* behind it"),
+        (nn.Linear(4, 4), torch.zeros(5, 4), "in front of it measure 0"),
+        (nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU()), None, "behind it 0"),
+    ],
+    ids=["tanh", "residual relu", "zeros", "dead"],
+)
+def test_what_cannot_keep_the_size_of_activations_is_refused(layer: nn.Module, x: torch.Tensor | None, words: str):
+    if x is None:
+        nn.init.constant_(layer[0].weight, -1.0)
+        x = torch.ones(5, 4)
+    with pytest.raises(wg.WarpgradError, match=words):
+        keep_variance_(layer, x)
+
+
+def rms(x: torch.Tensor) -> float:
+    return float(x.detach().square().mean().sqrt())
 
 
 # --- errors

@@ -27,12 +27,13 @@ def test_the_paper_preset_is_the_papers():
         "steps": 100, "maml_steps": 5, "inner_lr": 0.1, "momentum": 0.0,
         "learned_alpha": False, "alpha_lr": 0.001, "alpha_clip": 0.001,
         "warp": "conv3x3", "warp_init": "own", "theta0": "learned",
-        "objective": "exact", "algorithm": "offline", "samples": 1,
-        "meta_lr": 0.1, "theta0_lr": None, "meta_steps": 1000,
+        "objective": "exact", "algorithm": "offline", "reduction": "mean", "samples": 1, "share": 1.0,
+        "meta_optimiser": "sgd", "meta_lr": 0.1, "theta0_lr": None, "meta_schedule": "constant",
+        "averaged_steps": False, "meta_steps": 1000, "validate_every": 20, "validation_tasks": 3,
         "scratch_batch": 4, "scratch_lr": 10.0,
         "kfac_damping": 0.03, "kfac_clip": 0.1, "kfac_fisher": "sampled",
         "kfac_estimate_every": 1, "kfac_invert_every": 5,
-        "split": "test", "test_steps": 100, "test_every": 5,
+        "split": "test", "batch_norm": "corrected", "test_batch": (128, 20), "test_steps": 100, "test_every": 5,
     }  # fmt: skip
     assert dataclasses.asdict(EXPERIMENT.presets["paper"]) == expected
     rates = {method: EXPERIMENT.config("paper", method=method, data="drawn").outer_lr for method in METHODS}
@@ -41,13 +42,19 @@ def test_the_paper_preset_is_the_papers():
     for method in METHODS:
         config = EXPERIMENT.config("paper", method=method, data="drawn")
         scratch = method in SCRATCH
-        assert (config.test_batch, config.test_lr) == ((512, 1.0) if scratch else (128, 0.1))
+        assert (config.drawings_at(128), config.drawings_at(20)) == ((512, 80) if scratch else (128, 20))
+        assert config.test_lr == (1.0 if scratch else 0.1)
 
 
-def test_the_small_preset_keeps_the_protocol_and_the_network():
-    paper, small = (dataclasses.asdict(EXPERIMENT.presets[name]) for name in ("paper", "small"))
-    changed = {name for name in paper if paper[name] != small[name]}
-    assert changed == {"preset", "filters", "batch_size", "meta_batch", "meta_steps"}
+def test_the_shorter_presets_keep_the_protocol_and_test_at_both_batches():
+    paper, medium, small = (dataclasses.asdict(EXPERIMENT.presets[name]) for name in ("paper", "medium", "small"))
+    changed = {name for name in paper if paper[name] != medium[name]}
+    assert changed == {"preset", "batch_size", "meta_batch", "share", "warp_init", "meta_steps"}
+    assert (medium["filters"], medium["batch_size"], medium["meta_batch"], medium["share"]) == (64, 20, 5, 0.2)
+    assert {name for name in paper if medium[name] != small[name]} == {"preset", "filters", "meta_steps"}
+    assert (small["filters"], small["meta_steps"], small["warp_init"]) == (32, 40, "scaled")
+    assert EXPERIMENT.presets["demo"].test_batch == (20,)
+    assert EXPERIMENT.presets["demo"].warp_init == "scaled"
 
 
 def test_the_paper_network_is_the_one_of_the_appendix():
@@ -60,10 +67,11 @@ def test_the_paper_network_is_the_one_of_the_appendix():
     assert {name: tuple(value.shape) for name, value in learner.phi.items() if "weight" in name} == {
         f"warp{place}.weight": (64, 64, 3, 3) for place in range(1, 5)
     }
-    assert learner.batch_norm == "running"
+    assert learner.batch_norm == "corrected"
     offline = recipe(config).algorithm
     assert isinstance(offline, Offline)
     assert (offline.steps, offline.tasks, offline.samples, offline.interleave) == (100, 20, 1, False)
+    assert (offline.share, offline.reduction) == (1.0, "mean")
 
 
 @pytest.mark.parametrize(
@@ -78,6 +86,16 @@ def test_the_paper_network_is_the_one_of_the_appendix():
         ({"method": "reptile", "theta0": "random"}, "theta0 cannot be random"),
         ({"method": "kfac", "momentum": 0.9}, "kfac has no momentum"),
         ({"method": "kfac-curvlinops", "momentum": 0.9}, "kfac-curvlinops has no momentum"),
+        ({"share": 0.0}, "share=0.0"),
+        ({"algorithm": "online"}, "share=0.2: Algorithm 1 replays nothing"),
+        ({"test_batch": ()}, r"test_batch=\(\)"),
+        ({"test_batch": (20, 20)}, "each once"),
+        ({"validation_tasks": 0}, "validation_tasks=0"),
+        ({"validate_every": -1}, "validate_every=-1"),
+        ({"averaged_steps": True}, "warp-leap has no averaged_steps; leave it to finetuning"),
+        ({"method": "leap", "share": 0.5}, "leap has no share"),
+        ({"method": "reptile", "warp_init": "own"}, "reptile has no warp_init"),
+        ({"warp": "conv3x3+relu", "warp_init": "identity"}, "ReLU cannot be made the identity map"),
     ],
 )
 def test_settings_that_cannot_be_run_are_refused_by_name(tiny, changes, words):

@@ -22,6 +22,7 @@ from warpgrad.estimate_samples import (
     flops_at,
     repeats,
     sample_at,
+    steps_between,
     validated_in_sample,
 )
 from warpgrad.experiments.base import C, Experiment
@@ -82,29 +83,37 @@ def estimate(experiment: Experiment[C], config: C, *, budget: float = 60.0) -> E
     steps = getattr(config, fields.steps) if fields.steps else 1
     tasks = getattr(config, fields.tasks) if fields.tasks else 1
     few = min(tasks, 2)
-    counted = [flops_at(experiment, config, fields, k, few) for k in range(1, min(steps, 2) + 1)]
-    first = sample_at(experiment, config, fields, 1, few, FEWEST)
+    unit = min(steps, steps_between(config, few))
+    counts = {k: flops_at(experiment, config, fields, k, few) for k in (unit, min(steps, 2 * unit))}
+    first = sample_at(experiment, config, fields, unit, few, FEWEST)
     if first is None:
         raise WarpgradError(f"{experiment.name} with method {config.method} meta-trains nothing: no time is spent.")
     # A stack of tasks costs less than its tasks one by one: all of them are taken where two short samples can be paid.
-    dear = first.seconds / few
+    dear = first.seconds / (few * unit)
     taken = tasks if dear * tasks * 3 * 2 <= budget / 2 else few
-    most = min(steps, max(2, int(budget / (6 * dear * taken))))
-    short = max(1, most // 3)
+    unit = steps_between(config, taken)
+
+    def whole(k: int) -> int:
+        """K of a sample, so that the share of points to replay is not rounded much."""
+        return min(steps, max(1, k // unit) * unit)
+
+    most = whole(max(2, int(budget / (6 * dear * taken))))
+    short = whole(most // 3)
     with recorded_at_once():
         samples = [sample_at(experiment, config, fields, short, taken, repeats(budget, dear * taken * short))]
         # Recorded steps can be far cheaper than the first ones: the budget then pays for a sample nearer to the run.
         step = samples[0].seconds / short if samples[0] is not None else dear * taken
-        long = min(steps, max(most, int(budget / (6 * step))))
+        long = whole(max(most, int(budget / (6 * step)), short + unit))
         if long > short:
             samples.append(sample_at(experiment, config, fields, long, taken, repeats(budget, step * long)))
     found = [sample for sample in samples if sample is not None]
-    return _extrapolated(config, fields, steps, tasks, taken / tasks, found, _flops_at(counted, steps) * tasks / few)
+    return _extrapolated(config, fields, steps, tasks, taken / tasks, found, _flops_at(counts, steps) * tasks / few)
 
 
-def _flops_at(counted: list[float], steps: int) -> float:
+def _flops_at(counts: dict[int, float], steps: int) -> float:
     """Counts are exact, so a line through two of them is."""
-    return counted[0] + (counted[-1] - counted[0]) * (steps - 1)
+    (k, fewer), *more = counts.items()
+    return fewer + sum((count - fewer) * (steps - k) / (further - k) for further, count in more)
 
 
 def estimate_lines(
@@ -127,12 +136,13 @@ def _extrapolated(
     per_step = at("seconds") / share
     every = getattr(config, "validate_every", 0)
     validations = float(config.meta_steps // every if every else 0)
-    if fields.validations:
-        # In units of a sample's validation; the tests on the way take as long for each task.
-        validations *= getattr(config, fields.validations) / validated_in_sample(config, fields)
-        if fields.tests and config.test_curve_every:
-            tested = config.meta_steps // config.test_curve_every * getattr(config, fields.tests)
-            validations += tested / validated_in_sample(config, fields)
+    # In units of a sample's validation; the tests on the way take as long for each task.
+    for name, count in validated_in_sample(config, fields).items():
+        validations *= getattr(config, name) / count
+    if fields.tests and config.test_curve_every:
+        (count,) = validated_in_sample(config, fields).values()
+        validations += config.meta_steps // config.test_curve_every * getattr(config, fields.tests) / count
+    validation = at("validation") if fields.validated_in_k_steps else last.validation
     entries = round(at("entries") / share)
     total = entries * last.entry_bytes
     on_disk = total > last.memory_budget > 0
@@ -143,7 +153,7 @@ def _extrapolated(
         meta_steps=config.meta_steps,
         tasks=tasks,
         seconds_per_meta_step=per_step,
-        seconds=last.start + config.meta_steps * per_step + validations * at("validation"),
+        seconds=last.start + config.meta_steps * per_step + validations * validation,
         peak_bytes=round(peak) + (0 if on_disk else total),
         buffer_entries=entries,
         buffer_bytes=total,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import statistics
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,11 @@ from warpgrad.replay import ReplayBuffer
 
 FEWEST, MOST = 3, 30
 """Meta-steps of a sample."""
+OWN_STEPS = "test_steps"
+VALIDATED = {OWN_STEPS: 10}
+"""How many of what a validation is proportional to a sample has at most; five where nothing is said."""
+COARSEST = 20
+"""Steps by which K grows at most from sample to sample, so that the points of a share are a whole number."""
 
 
 @dataclass(frozen=True)
@@ -34,20 +40,25 @@ class Fields:
     """K, or what K is a multiple of."""
     tasks: str | None = None
     """Tasks per meta-step."""
-    validations: str | None = None
-    """What the time of a validation is proportional to."""
+    validations: tuple[str, ...] = ()
+    """What the time of a validation is proportional to, besides K where it does not name steps of its own."""
     tests: str | None = None
-    """The same of the tests on the way, each of which costs what one of a validation does."""
+    """How many tasks are tested on the way, each of which costs what one of a validation does."""
+
+    @property
+    def validated_in_k_steps(self) -> bool:
+        """Whether a validation takes the K steps of meta-training."""
+        return OWN_STEPS not in self.validations
 
 
 FIELDS: Mapping[str, Fields] = MappingProxyType(
     {
         "synthetic": Fields("steps", "starts"),
-        "omniglot": Fields("steps", "meta_batch"),
+        "omniglot": Fields("steps", "meta_batch", ("validation_tasks", OWN_STEPS)),
         "continual": Fields("steps_per_subtask", "tasks"),
         "maze": Fields(),
-        "few-shot": Fields("steps", "meta_batch", "validation_episodes", "test_curve_episodes"),
-        "multi-shot": Fields("steps", "meta_batch", "validation_tasks", "test_curve_tasks"),
+        "few-shot": Fields("steps", "meta_batch", ("validation_episodes",), "test_curve_episodes"),
+        "multi-shot": Fields("steps", "meta_batch", ("validation_tasks",), "test_curve_tasks"),
     }
 )
 USUAL = Fields("steps", "meta_batch")
@@ -58,7 +69,7 @@ def fields_of(experiment: Experiment[Any], config: Config) -> Fields:
     fields = FIELDS.get(experiment.name, USUAL)
     if config.method == "maml" and hasattr(config, "maml_steps"):
         fields = dataclasses.replace(fields, steps="maml_steps")
-    for name in filter(None, dataclasses.astuple(fields)):
+    for name in filter(None, (fields.steps, fields.tasks, *fields.validations)):
         if not hasattr(config, name):
             raise WarpgradError(f"{experiment.name} cannot be estimated: it has no setting '{name}'.")
     return fields
@@ -127,19 +138,24 @@ def _changed(config: C, fields: Fields, steps: int, tasks: int, meta_steps: int,
         changes[fields.steps] = steps
     if fields.tasks:
         changes[fields.tasks] = tasks
-    if hasattr(config, "validate_every"):
+    if getattr(config, "validate_every", 0):
         changes["validate_every"] = meta_steps if validated else meta_steps + 1
-    if fields.validations:
-        changes[fields.validations] = validated_in_sample(config, fields)
     if fields.tests:
         changes["test_curve_every"] = 0
+    changes.update(validated_in_sample(config, fields))
     return dataclasses.replace(config, **changes)
 
 
-def validated_in_sample(config: Config, fields: Fields) -> int:
-    """How many of what a validation's time is proportional to are validated in a sample."""
-    assert fields.validations is not None
-    return min(int(getattr(config, fields.validations)), 5)
+def validated_in_sample(config: Config, fields: Fields) -> dict[str, int]:
+    """How many there are in a sample of what a validation's time is proportional to."""
+    return {name: min(int(getattr(config, name)), VALIDATED.get(name, 5)) for name in fields.validations}
+
+
+def steps_between(config: Config, tasks: int) -> int:
+    """The steps by which K must grow for the points that a share of the replay takes to grow in proportion."""
+    per_step = getattr(config, "share", 1.0) * tasks
+    exact = (k for k in range(1, COARSEST) if math.isclose(k * per_step, max(1, round(k * per_step)), rel_tol=1e-9))
+    return next(exact, COARSEST)
 
 
 @contextmanager

@@ -83,6 +83,8 @@ class Row:
     """Seeds at a preset, where they are not the table's."""
     at: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     """Further settings at a preset: what its smaller sizes call for."""
+    presets: tuple[str, ...] = ()
+    """The presets that have the row, where others would only repeat another one; all if none is named."""
 
     def settings_at(self, preset: str) -> dict[str, Any]:
         return {**self.settings, **self.at.get(preset, {})}
@@ -101,6 +103,9 @@ class Table:
 
     def seeds_of(self, row: Row, preset: str) -> int:
         return row.seeds.get(preset, self.seeds)
+
+    def rows_at(self, preset: str) -> list[Row]:
+        return [row for row in self.rows if not row.presets or preset in row.presets]
 
 
 @dataclass(frozen=True)

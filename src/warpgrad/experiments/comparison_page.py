@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,8 @@ class Measure:
     """Whether a column of paired differences to the first row follows, and a sentence about each."""
     when: str = ""
     """How such a sentence begins."""
+    published: bool = False
+    """Whether the paper's figure stands beside it; it does for the first measure."""
 
 
 def comparison_page(
@@ -108,6 +111,7 @@ def comparison_page(
     plain: Sequence[tuple[Column, Callable[[Group], Cell]]] = (),
     marks: Sequence[Mark] = (),
     beyond: str = "",
+    parts: Mapping[str, str] = MappingProxyType({}),
     sections: Sequence[Section] = (),
     training: str = "",
 ) -> Page:
@@ -126,13 +130,14 @@ def comparison_page(
         plain: Further columns, without intervals.
         marks: Steps that the learning curves mark.
         beyond: The end of the caption of the learning curves.
+        parts: Where there are several learning curves of each row: their names in the evaluation, and their titles.
         sections: What follows the learning curves.
         training: What the reader has to know about the curves of meta-training.
     """
     own = [
         _headline(groups, held_out, measures, published, warning),
         _table(groups, measures, plain, caption, notes),
-        _learning_curves(groups, held_out, marks, beyond),
+        _learning_curves(groups, held_out, marks, beyond, parts),
         *sections,
     ]
     return experiment_page(groups, title, about, own, training=training)
@@ -141,14 +146,15 @@ def comparison_page(
 def _headline(
     groups: Sequence[Group], held_out: str, measures: Sequence[Measure], published: str, warning: str
 ) -> Section:
-    first, best = groups[0], measures[0]
+    first, best = groups[0], [measure for measure in measures if _beside_paper(measure, measures)]
     tiles = [
         Tile(
-            group.label,
-            estimate(group, best.name).cell(best.digits),
+            group.label if len(best) == 1 else f"{group.label}: {measure.title}",
+            estimate(group, measure.name).cell(measure.digits),
             "per cent after adaptation" if group.paper is None else published.format(group.paper),
         )
         for group in groups[:4]
+        for measure in best
     ]
     blocks: list[Block] = [Tiles(tiles), *([Note(warning, "warning")] if warning else [])]
     for measure in measures:
@@ -177,7 +183,7 @@ def _table(
     for group in groups:
         row: list[Cell] = [group.label]
         for measure in measures:
-            paper = group.paper if measure is measures[0] else None
+            paper = group.paper if _beside_paper(measure, measures) else None
             row.append(Value.of(estimate(group, measure.name), paper=paper, digits=measure.digits))
             if measure.compared:
                 against = None if group is first else difference(group, first, measure.name)
@@ -187,20 +193,41 @@ def _table(
     return Section("All rows", [table, *map(Note, notes)])
 
 
-def _learning_curves(groups: Sequence[Group], held_out: str, marks: Sequence[Mark], beyond: str) -> Section:
-    series = [
-        Series.mean(group.label, group.evaluations[0]["tested_at"], [_mean_curve(item) for item in group.evaluations])
-        for group in groups
-    ]
-    image = curves(
-        series, x_label="step of adaptation", y_label=f"accuracy on {held_out}, %", marks=marks, size=(7.2, 4.4)
-    )
+def _beside_paper(measure: Measure, measures: Sequence[Measure]) -> bool:
+    return measure is measures[0] or measure.published
+
+
+def _learning_curves(
+    groups: Sequence[Group], held_out: str, marks: Sequence[Mark], beyond: str, parts: Mapping[str, str]
+) -> Section:
     caption = f"Mean over {held_out}; bands are 95 % intervals over meta-seeds, where there are four or more.{beyond}"
     alt = ", ".join(["Accuracy against adaptation steps for every row", *(f"a line at {mark.label}" for mark in marks)])
-    return Section("Learning curves", [Figure(image, f"{alt}.", caption)])
+    figures: list[Block] = []
+    for part, title in parts.items() or [(None, "")]:
+        series = [
+            Series.mean(
+                group.label,
+                group.evaluations[0]["tested_at"],
+                [_mean_curve(item, part) for item in group.evaluations],
+            )
+            for group in groups
+        ]
+        image = curves(
+            series,
+            x_label="step of adaptation",
+            y_label=f"accuracy on {held_out}, %",
+            title=title,
+            marks=marks,
+            size=(7.2, 4.4),
+        )
+        figures.append(Figure(image, ", ".join(filter(None, [alt, title])) + ".", caption))
+    return Section("Learning curves", figures)
 
 
-def _mean_curve(evaluation: dict[str, Any]) -> list[float]:
+def _mean_curve(evaluation: dict[str, Any], part: str | None) -> list[float]:
     """The curve of a run: kept as the mean, or for every held-out task."""
-    mean: list[float] = evaluation.get("curve") or np.mean(list(evaluation["curves"].values()), axis=0).tolist()
+    if "curve" in evaluation:
+        return list(evaluation["curve"])
+    found = evaluation["curves"] if part is None else evaluation["curves"][part]
+    mean: list[float] = np.mean(list(found.values()), axis=0).tolist()
     return mean

@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from warpgrad.engine.early_stopping import EarlyStopping
-from warpgrad.engine.files import read_json
 from warpgrad.engine.training import meta_train
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group, require
@@ -50,7 +49,7 @@ from warpgrad.experiments.continual_setup import (
 )
 from warpgrad.experiments.continual_tables import TABLES
 from warpgrad.experiments.declared_spaces import CONTINUAL
-from warpgrad.experiments.runner import kept, without_meta_training
+from warpgrad.experiments.runner import check_length, kept, without_meta_training
 from warpgrad.tasks.continual import STEPPING
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ class Continual(Experiment[ContinualConfig]):
         if config.method not in WARPED:
             return without_meta_training(self, config, execution)
         if config.meta_schedule == "cosine" and not execution.fresh:
-            check_length(config, execution.directory)
+            check_length(config.meta_steps, execution.directory)
         method = build(config)
         records = meta_train(
             method.learner,
@@ -160,14 +159,3 @@ class Continual(Experiment[ContinualConfig]):
         from warpgrad.experiments.continual_results import comparison_lines
 
         return comparison_lines(groups)
-
-
-def check_length(config: ContinualConfig, directory: Path) -> None:
-    """Refuse to carry a run on whose schedule has brought the step size to 0, or is bound to."""
-    path = directory / "config.json"
-    planned = read_json(path).get("meta_steps") if path.exists() else config.meta_steps
-    if planned != config.meta_steps:
-        raise WarpgradError(
-            f"the run in {directory} was planned for {planned} meta-steps and its schedule ends there: it cannot be "
-            f"carried on to {config.meta_steps}; choose another directory, or --meta-schedule constant from the start."
-        )

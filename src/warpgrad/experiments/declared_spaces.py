@@ -12,9 +12,13 @@ from warpgrad.experiments.sweep_space import Choices, FloatRange, Space
 Spaces = Mapping[str, Mapping[str, Space]]
 
 _STEP_SIZE = FloatRange(0.01, 1.0, log=True)
-_INITIALISATION: Mapping[str, Space] = {"inner_lr": _STEP_SIZE, "theta0_lr": _STEP_SIZE}
+_FILTERS = Choices((16, 32, 64, 128))
+_MOMENTUM = Choices((0.0, 0.5, 0.9))
+_ADAPTATION: Mapping[str, Space] = {"inner_lr": _STEP_SIZE, "momentum": _MOMENTUM, "filters": _FILTERS}
+_INITIALISATION: Mapping[str, Space] = {**_ADAPTATION, "theta0_lr": _STEP_SIZE}
 _KFAC: Mapping[str, Space] = {
     "inner_lr": _STEP_SIZE,
+    "filters": _FILTERS,
     "kfac_damping": FloatRange(1e-3, 1.0, log=True),
     "kfac_clip": FloatRange(1e-2, 1.0, log=True),
 }
@@ -22,7 +26,7 @@ _KFAC: Mapping[str, Space] = {
 OMNIGLOT: Spaces = {
     "warp-leap": {**_INITIALISATION, "meta_lr": _STEP_SIZE},
     **dict.fromkeys(("leap", "reptile", "fomaml", "maml", "finetuning"), _INITIALISATION),
-    "sgd": {"inner_lr": _STEP_SIZE},
+    "sgd": _ADAPTATION,
     **dict.fromkeys(("kfac", "kfac-curvlinops"), _KFAC),
 }
 
@@ -37,13 +41,13 @@ CONTINUAL: Spaces = {
 SYNTHETIC: Spaces = {"warpgrad": {"meta_lr": FloatRange(1e-4, 1e-1, log=True)}}
 
 _ADAM = FloatRange(1e-4, 1e-2, log=True)
-_ADAPTATION: Mapping[str, Space] = {
+_MULTI_SHOT: Mapping[str, Space] = {
     "inner_lr": FloatRange(0.002, 0.5, log=True),
     "momentum": Choices((0.0, 0.5, 0.9, 0.95)),
     "widths": Choices(((16, 16, 32, 32, 48, 48), (32, 32, 80, 80, 128, 128), (64, 64, 160, 160, 256, 256))),
 }
 MULTI_SHOT: Spaces = {
-    "warp-leap": {**_ADAPTATION, "theta0_lr": _ADAM, "meta_lr": _ADAM},
-    **{method: {**_ADAPTATION, "theta0_lr": _ADAM} for method in ("leap", "reptile")},
-    "sgd": _ADAPTATION,
+    "warp-leap": {**_MULTI_SHOT, "theta0_lr": _ADAM, "meta_lr": _ADAM},
+    **{method: {**_MULTI_SHOT, "theta0_lr": _ADAM} for method in ("leap", "reptile")},
+    "sgd": _MULTI_SHOT,
 }

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import fold
-from warpgrad.layers import identity_
+from warpgrad.layers import identity_, keep_variance_
+from warpgrad.layers.variance import root_mean_square
 
 T = TypeVar("T")
+
+WARP, HEAD = "warp", "head"
+"""How the names of warp-layers begin, and the name of the head."""
 
 Shape = tuple[int, int, int]
 """Channels, height and width of the images."""
@@ -25,14 +30,53 @@ def keyed(seed: int, role: str, make: Callable[[], T]) -> T:
         return make()
 
 
-def begun_as(plain: nn.Sequential, warped: nn.Sequential, warp_init: str) -> nn.Sequential:
-    """`warped` at the weights of the same network without warp-layers; these at the identity, or at their own."""
+def begun_as(
+    plain: nn.Sequential, warped: nn.Sequential, warp_init: str, inputs: Tensor | None = None
+) -> nn.Sequential:
+    """`warped` at the weights of the same network without warp-layers.
+
+    Args:
+        plain: The network without warp-layers.
+        warped: The same with layers called `warp…`, at their own random weights.
+        warp_init: Leave them there (`own`), make them the identity map (`identity`), or scale them so that activations
+            behind each have the root mean square of those in front of it (`scaled`).
+        inputs: What `scaled` measures on, in one pass through the network.
+    """
     warped.load_state_dict(plain.state_dict(), strict=False)
+    warps = [child for name, child in warped.named_children() if name.startswith(WARP)]
     if warp_init == "identity":
-        for name, child in warped.named_children():
-            if name.startswith("warp"):
-                identity_(child)
+        for warp in warps:
+            identity_(warp)
+    elif warp_init == "scaled":
+        if inputs is None:
+            raise WarpgradError("warp_init='scaled' measures activations: give the inputs to measure them on.")
+        for child, activations in _passed(warped, inputs):
+            if child in warps:
+                keep_variance_(child, activations)
     return warped
+
+
+def activation_sizes(network: nn.Module, inputs: Tensor) -> dict[str, Any]:
+    """The root mean squares of activations in front of (`before`) and behind (`after`) every warp-layer of a sequential
+    network, and of the `head`'s inputs, with batch statistics in batch-norm."""
+    names = {child: name for name, child in network.named_children()}
+    sizes = [(names[child], root_mean_square(activations)) for child, activations in _passed(network, inputs)]
+    warps = [place for place, (name, _) in enumerate(sizes) if name.startswith(WARP)]
+    return {
+        "before": [sizes[place][1] for place in warps],
+        "after": [sizes[place + 1][1] for place in warps],
+        "head": dict(sizes)[HEAD],
+    }
+
+
+def _passed(network: nn.Module, inputs: Tensor) -> Iterator[tuple[nn.Module, Tensor]]:
+    """Every child with what reaches it; a child may be changed before the next is asked for. Batch-norm uses the
+    statistics of the batch, and its running ones are left alone."""
+    activations = inputs
+    for child in network.children():
+        yield child, activations
+        with torch.no_grad():
+            activations = copy.deepcopy(child).train()(activations)
 
 
 def side_of(shape: Shape) -> int:

@@ -5,12 +5,14 @@ If the learned geometry were Fisher's, activations after a linear warp would hav
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+STATISTICS = ("mean_before", "distance_before", "mean_after", "distance_after")
 
 
 def activation_statistics(activations: Tensor) -> tuple[float, float]:
@@ -22,36 +24,42 @@ def activation_statistics(activations: Tensor) -> tuple[float, float]:
 
 
 class ActivationRecord:
-    """Statistics before and after each warp-layer `warp1`, `warp2`, …, averaged over all calls it watched."""
+    """Statistics before and after each warp-layer `warp1`, `warp2`, …, at the steps that it watched."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._warps = {name: child for name, child in module.named_children() if name.startswith("warp")}
-        self._sums: dict[str, Tensor] = {}
-        self._calls = 0
+        self._warps = [child for name, child in module.named_children() if name.startswith("warp")]
+        self.steps: list[int] = []
+        self._found: list[list[list[float]]] = []
+        """Step -> layer -> statistics."""
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Record every forward call inside the block."""
-        handles = [warp.register_forward_hook(self._hook(name)) for name, warp in self._warps.items()]
+    def watching(self, step: int) -> Iterator[None]:
+        """Record the one forward pass inside the block."""
+        found: list[list[float]] = []
+
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            del module
+            found.append([*activation_statistics(inputs[0]), *activation_statistics(output)])
+
+        handles = [warp.register_forward_hook(hook) for warp in self._warps]
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
-        self._calls += 1
+        if self._warps:
+            self.steps.append(step)
+            self._found.append(found)
 
-    def means(self) -> dict[str, list[float]]:
-        """One number per warp-layer for each statistic; empty where there are no warp-layers."""
-        if not self._sums:
-            return {}
-        rows = torch.stack([self._sums[name] for name in self._warps]) / self._calls
-        names = ("mean_before", "distance_before", "mean_after", "distance_after")
-        return {name: rows[:, place].tolist() for place, name in enumerate(names)}
+    def statistics(self) -> Tensor:
+        """[steps, layers, statistics]."""
+        return torch.tensor(self._found, dtype=torch.float64)
 
-    def _hook(self, name: str) -> Any:
-        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            del module
-            found = torch.tensor([*activation_statistics(inputs[0]), *activation_statistics(output)])
-            self._sums[name] = self._sums[name] + found if name in self._sums else found
 
-        return hook
+def mean_statistics(records: Sequence[ActivationRecord]) -> dict[str, Any]:
+    """Means over tasks: `steps`, and for each statistic its values by step and layer; empty without warp-layers."""
+    if not records[0].steps:
+        return {}
+    means = torch.stack([record.statistics() for record in records]).mean(dim=0)
+    named = {name: means[:, :, place].tolist() for place, name in enumerate(STATISTICS)}
+    return {"steps": records[0].steps, **named}

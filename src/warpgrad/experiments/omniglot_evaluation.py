@@ -1,8 +1,12 @@
-"""Adaptation to held-out alphabets: the same alphabets and batches for every method of a seed."""
+"""Adaptation to held-out alphabets: the same alphabets and batches for every method of a seed.
+
+There is a result at every batch size of `test_batch`. Measures carry it in their names, such as `accuracy_128`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -13,15 +17,17 @@ from warpgrad.adaptation import Adaptation, Point
 from warpgrad.baselines.kfac import KFAC, KFACAdaptation
 from warpgrad.data import Alphabets, ImageStore
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.omniglot_activations import ActivationRecord
+from warpgrad.experiments.networks import activation_sizes
+from warpgrad.experiments.omniglot_activations import ActivationRecord, mean_statistics
 from warpgrad.experiments.omniglot_config import KFACS, OmniglotConfig
 from warpgrad.experiments.omniglot_data import data_name
-from warpgrad.experiments.omniglot_methods import distance_names
+from warpgrad.experiments.omniglot_methods import beginning, distance_names, finetuned_learner, starting_drawings
 from warpgrad.fitting import evaluate
 from warpgrad.keys import fold, isolated_rng
 from warpgrad.learner import Learner
 from warpgrad.rules.base import Rule
-from warpgrad.tasks.alphabets import AlphabetTask, alphabet_tasks
+from warpgrad.tasks.alphabets import alphabet_tasks
+from warpgrad.tasks.base import Task
 from warpgrad.tensors import select
 
 
@@ -37,7 +43,8 @@ class Adapted:
     """Σ‖θ_{k+1} − θ_k‖."""
     length_with_loss: float
     """The same on the loss surface, (θ, L(θ)): what Leap minimises."""
-    activations: dict[str, list[float]]
+    activations: ActivationRecord
+    """Of the batches that were adapted to, at the steps after the first at which there was a test."""
 
     @property
     def area(self) -> float:
@@ -45,9 +52,21 @@ class Adapted:
         steps, scores = torch.tensor(self.tested_at).double(), torch.tensor(self.accuracy).double()
         return float(torch.trapezoid(scores, steps) / (steps[-1] - steps[0]))
 
+    def measures(self) -> dict[str, float]:
+        return {
+            "accuracy": self.accuracy[-1],
+            "auc": self.area,
+            "loss": self.test_loss[-1],
+            "length": self.length,
+            "length_with_loss": self.length_with_loss,
+        }
 
-def adapt_and_test(adaptation: Adaptation, steps: int, every: int) -> Adapted:
-    """K steps on one task, with a test at the start, after every so many steps, and at the end."""
+
+def adapt_and_test(adaptation: Adaptation, steps: int, every: int, *, watch: bool = True) -> Adapted:
+    """K steps on one task, with a test at the start, after every so many steps, and at the end.
+
+    With `watch`, activations around warp-layers are recorded where there are tests: of θ_k on batch k, for k ≥ 1.
+    """
     learner, task = adaptation.learner, adaptation.task
     record = ActivationRecord(learner.module)
     counted = distance_names(learner)
@@ -55,23 +74,25 @@ def adapt_and_test(adaptation: Adaptation, steps: int, every: int) -> Adapted:
     scores: list[dict[str, float]] = []
 
     def test(point: Point, k: int) -> None:
-        with record.watching():
-            scores.append(evaluate(learner, task, point.theta, point.buffers))
+        scores.append(evaluate(learner, task, point.theta, point.buffers))
         tested_at.append(k)
 
     point = adaptation.start()
     losses: list[float] = []
     moved: list[float] = []
     for k in range(steps):
-        if k % every == 0:
+        tested = k % every == 0
+        if tested:
             test(point, k)
-        transition = adaptation.step(point)
+        with record.watching(k) if watch and tested and k else nullcontext():
+            transition = adaptation.step(point)
         before, after = select(point.theta, counted), select(transition.after.theta, counted)
         moved.append(sum(float((after[name] - value).square().sum()) for name, value in before.items()))
         losses.append(float(transition.loss))
         point = transition.after
     test(point, steps)
-    losses.append(float(adaptation.task_loss(point.theta, point.buffers, steps)[0].detach()))
+    with record.watching(steps) if watch else nullcontext():
+        losses.append(float(adaptation.task_loss(point.theta, point.buffers, steps)[0].detach()))
     drops = [later - earlier for earlier, later in pairwise(losses)]
     return Adapted(
         tested_at,
@@ -79,51 +100,88 @@ def adapt_and_test(adaptation: Adaptation, steps: int, every: int) -> Adapted:
         [score["loss"] for score in scores],
         sum(square**0.5 for square in moved),
         sum((square + drop**2) ** 0.5 for square, drop in zip(moved, drops, strict=True)),
-        record.means(),
+        record,
     )
 
 
+def validation_alphabets(config: OmniglotConfig, alphabets: Alphabets) -> Sequence[str]:
+    """The alphabets to validate on: the first of those that neither meta-training nor the test has."""
+    left = alphabets.split(config.tasks).validation
+    if len(left) < config.validation_tasks:
+        raise WarpgradError(
+            f"meta-training on {config.tasks} alphabets leaves {len(left) or 'none'} for validation, and "
+            f"validation_tasks={config.validation_tasks} are asked for: meta-train on fewer, ask for fewer, or leave "
+            "validation out with --validate-every 0 and --split test."
+        )
+    return left[: config.validation_tasks]
+
+
+def validation_scores(config: OmniglotConfig, alphabets: Alphabets, learner: Learner, rule: Rule) -> dict[str, float]:
+    """Mean scores on validation alphabets in the midst of meta-training, at every test batch."""
+    if config.method == "finetuning":
+        learner = finetuned_learner(config, learner)
+    names = validation_alphabets(config, alphabets)
+    results = adapted_to(config, learner, rule, alphabets, names, watch=False)
+    return _means(results, ("accuracy", "auc", "loss"))
+
+
 def evaluate_on_alphabets(config: OmniglotConfig, learner: Learner, rule: Rule, store: ImageStore) -> dict[str, Any]:
-    """The result of a run: per held-out alphabet, and their means."""
+    """The result of a run: per held-out alphabet and test batch, and their means."""
     alphabets = Alphabets(store, config.seed, config.protocol)
-    split = alphabets.split(config.tasks)
-    names = split.test if config.split == "test" else split.validation
-    if not names:
-        raise WarpgradError(f"meta-training on {config.tasks} alphabets leaves none for validation; use fewer tasks.")
-    family = alphabet_tasks(alphabets, names, batch_size=config.test_batch, device=config.device)
-    results: dict[str, Adapted] = {}
-    with isolated_rng(learner.device), learner.modes_kept(), torch.enable_grad():
-        for task in family.tasks:
-            key = fold(config.seed, "held out", task.name)
-            adaptation = _adaptation(config, learner, rule, task.with_seed(key), key)
-            results[task.name] = adapt_and_test(adaptation, config.test_steps, config.test_every)
-    every = list(results.values())
+    test = config.split == "test"
+    names = alphabets.split(config.tasks).test if test else validation_alphabets(config, alphabets)
+    results = adapted_to(config, learner, rule, alphabets, names)
+    one = next(iter(results[config.test_batch[0]].values()))
+    drawings = starting_drawings(config, alphabets)
     return {
-        "metrics": {
-            "accuracy": _mean([result.accuracy[-1] for result in every]),
-            "auc": _mean([result.area for result in every]),
-            "loss": _mean([result.test_loss[-1] for result in every]),
-            "length": _mean([result.length for result in every]),
-            "length_with_loss": _mean([result.length_with_loss for result in every]),
-        },
+        "metrics": _means(results, tuple(one.measures())),
         "data": data_name(store),
         "data_sha256": store.header.sha256,
         "split": config.split,
-        "tested_at": every[0].tested_at,
-        "accuracy": {name: result.accuracy[-1] for name, result in results.items()},
-        "auc": {name: result.area for name, result in results.items()},
-        "length": {name: result.length for name, result in results.items()},
-        "length_with_loss": {name: result.length_with_loss for name, result in results.items()},
-        "curves": {name: result.accuracy for name, result in results.items()},
-        "activations": {
-            name: [_mean(column) for column in zip(*(result.activations[name] for result in every), strict=True)]
-            for name in every[0].activations
+        "batch_norm": config.batch_norm,
+        "test_batch": list(config.test_batch),
+        "tested_at": one.tested_at,
+        **{
+            f"{measure}_{batch}": {name: result.measures()[measure] for name, result in found.items()}
+            for batch, found in results.items()
+            for measure in one.measures()
         },
+        "curves": {
+            str(batch): {name: result.accuracy for name, result in found.items()} for batch, found in results.items()
+        },
+        "activations": {
+            str(batch): mean_statistics([result.activations for result in found.values()])
+            for batch, found in results.items()
+        },
+        "sizes_at_start": activation_sizes(beginning(config, drawings).module, drawings.to(config.device)),
     }
 
 
-def _adaptation(config: OmniglotConfig, learner: Learner, rule: Rule, task: Any, key: int) -> Adaptation:
-    assert isinstance(task, AlphabetTask)
+def adapted_to(
+    config: OmniglotConfig,
+    learner: Learner,
+    rule: Rule,
+    alphabets: Alphabets,
+    names: Sequence[str],
+    *,
+    watch: bool = True,
+) -> dict[int, dict[str, Adapted]]:
+    """Test batch -> alphabet -> how adaptation went; `watch` as in `adapt_and_test`."""
+    results: dict[int, dict[str, Adapted]] = {}
+    with isolated_rng(learner.device), learner.modes_kept(), torch.enable_grad():
+        for batch in config.test_batch:
+            family = alphabet_tasks(alphabets, names, batch_size=config.drawings_at(batch), device=config.device)
+            results[batch] = {}
+            for task in family.tasks:
+                key = fold(config.seed, "held out", task.name)
+                adaptation = _adaptation(config, learner, rule, task.with_seed(key), key)
+                results[batch][task.name] = adapt_and_test(
+                    adaptation, config.test_steps, config.test_every, watch=watch
+                )
+    return results
+
+
+def _adaptation(config: OmniglotConfig, learner: Learner, rule: Rule, task: Task, key: int) -> Adaptation:
     if config.method not in KFACS:
         return Adaptation(learner, rule, task, key)
     settings = KFAC(
@@ -136,6 +194,18 @@ def _adaptation(config: OmniglotConfig, learner: Learner, rule: Rule, task: Any,
         clip=config.kfac_clip,
     )
     return KFACAdaptation(learner, task, key, settings)
+
+
+def _means(results: Mapping[int, Mapping[str, Adapted]], measures: Sequence[str]) -> dict[str, float]:
+    """Means over alphabets at each test batch; and of accuracy and AUC over test batches too, for a search to judge by
+    without a choice between them."""
+    found = {
+        f"{measure}_{batch}": _mean(result.measures()[measure] for result in adapted.values())
+        for batch, adapted in results.items()
+        for measure in measures
+    }
+    over_batches = {name: _mean(found[f"{name}_{batch}"] for batch in results) for name in ("accuracy", "auc")}
+    return {**over_batches, **found}
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from warpgrad.algorithms import Offline, Online, Unrolled
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.baselines.finetuning import HeadedTask, JointTraining, MultiHeaded
+from warpgrad.data import Alphabets
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.networks import begun_as, keyed
 from warpgrad.experiments.omniglot_config import OmniglotConfig
 from warpgrad.initialisers import FOMAML, Fixed, Initialiser, Leap, Reptile
+from warpgrad.keys import fold
 from warpgrad.layers import OMNIGLOT_WARPS, warp_convnet
 from warpgrad.learner import Learner
-from warpgrad.meta_optimiser import OptimiserFactory
+from warpgrad.meta_optimiser import OptimiserFactory, ScheduleFactory
 from warpgrad.method import Group, Method
 from warpgrad.objectives import Approximate, Exact
 from warpgrad.rules import SGD
 from warpgrad.rules.base import Learned, Rule
 from warpgrad.starts import Start
+from warpgrad.tasks.alphabets import alphabet_tasks
 from warpgrad.tasks.supervised import TaskList
+
+STARTING_DRAWINGS = 200
+"""On so many training drawings, at least, the size of activations at the start is measured."""
+PHI_OPTIMISERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,7 @@ class Recipe:
     algorithm: Algorithm
     optimiser: Mapping[Group, OptimiserFactory]
     clip: Mapping[Group, float]
+    schedule: ScheduleFactory | None
 
 
 def network(config: OmniglotConfig) -> nn.Sequential:
@@ -43,19 +54,35 @@ def network(config: OmniglotConfig) -> nn.Sequential:
 
 
 def plain_learner(config: OmniglotConfig, start: Mapping[str, Start] | None = None) -> Learner:
-    return Learner(network(config).to(config.device), warp=(), start=start, channels_last=True)
+    return _learner(config, network(config), warp=(), start=start)
 
 
-def warped_learner(config: OmniglotConfig) -> Learner:
-    """The same network, at the same weights, with warp-layers after its blocks."""
+def warped_learner(config: OmniglotConfig, drawings: Tensor | None = None) -> Learner:
+    """The same network, at the same weights, with warp-layers after its blocks.
+
+    `drawings`, as from `starting_drawings`, are what a `scaled` start of the warp-layers is measured on.
+    """
     if config.warp not in OMNIGLOT_WARPS:
         raise WarpgradError(f"warp='{config.warp}' is unknown; choose one of {', '.join(OMNIGLOT_WARPS)}.")
     warped = keyed(config.seed, "warp", partial(_convnet(config), warp=OMNIGLOT_WARPS[config.warp]))
-    module = begun_as(network(config), warped, config.warp_init)
+    module = begun_as(network(config), warped, config.warp_init, drawings)
     start: dict[str, Start] = {"*": "fixed"} if config.theta0 == "random" else {}
     if config.warp.endswith("film"):
         start["*film"] = "zero"
-    return Learner(module.to(config.device), start=start, channels_last=True)
+    return _learner(config, module, start=start)
+
+
+def starting_drawings(config: OmniglotConfig, alphabets: Alphabets) -> Tensor:
+    """One batch of training drawings, as many from each training alphabet as from every other; keyed by the seed."""
+    names = alphabets.split(config.tasks).train
+    tasks = alphabet_tasks(alphabets, names, batch_size=math.ceil(STARTING_DRAWINGS / len(names)))
+    batches = [task.with_seed(fold(config.seed, "start", task.name)).adapt_batch(0) for task in tasks.tasks]
+    return torch.cat([images for images, _ in batches])
+
+
+def beginning(config: OmniglotConfig, drawings: Tensor) -> Learner:
+    """The network as meta-training, or adaptation from scratch, begins with it."""
+    return warped_learner(config, drawings) if config.method == "warp-leap" else plain_learner(config)
 
 
 def multi_headed_learner(config: OmniglotConfig) -> Learner:
@@ -65,8 +92,7 @@ def multi_headed_learner(config: OmniglotConfig) -> Learner:
     assert isinstance(head, nn.Linear)
     sizes = head.in_features, head.out_features
     heads = keyed(config.seed, "heads", lambda: [nn.Linear(*sizes) for _ in range(config.tasks)])
-    module = MultiHeaded(plain[:-1], heads).to(config.device)
-    return Learner(module, warp=(), allow_unused=True, channels_last=True)
+    return _learner(config, MultiHeaded(plain[:-1], heads), warp=(), allow_unused=True)
 
 
 def inner_rule(config: OmniglotConfig) -> Rule:
@@ -74,30 +100,27 @@ def inner_rule(config: OmniglotConfig) -> Rule:
     return SGD(Learned(lr) if config.learned_alpha else lr, momentum=config.momentum)
 
 
-def recipe(config: OmniglotConfig) -> Recipe:
-    """How a method is meta-trained."""
-    theta0 = partial(torch.optim.SGD, lr=config.outer_lr)
-    clip: dict[Group, float] = {}
+def recipe(config: OmniglotConfig, drawings: Tensor | None = None) -> Recipe:
+    """How a method is meta-trained; `drawings` as in `warped_learner`."""
+    optimiser: dict[Group, OptimiserFactory] = {"theta0": partial(torch.optim.SGD, lr=config.outer_lr)}
+    schedule = partial(CosineAnnealingLR, T_max=config.meta_steps) if config.meta_schedule == "cosine" else None
     rule = inner_rule(config)
     if config.method == "warp-leap":
         objective = Exact() if config.objective == "exact" else Approximate()
         initialiser = Leap() if config.theta0 == "learned" else Fixed()
-        optimiser: dict[Group, OptimiserFactory] = {
-            "theta0": theta0,
-            "phi": partial(torch.optim.SGD, lr=config.meta_lr),
-            "rule": partial(torch.optim.SGD, lr=config.alpha_lr),
-        }
-        method = Method(warped_learner(config), rule, objective, initialiser)
-        return Recipe(method, _warp_algorithm(config), optimiser, {"rule": config.alpha_clip})
+        optimiser["phi"] = partial(PHI_OPTIMISERS[config.meta_optimiser], lr=config.meta_lr)
+        optimiser["rule"] = partial(torch.optim.SGD, lr=config.alpha_lr)
+        method = Method(warped_learner(config, drawings), rule, objective, initialiser)
+        return Recipe(method, _warp_algorithm(config), optimiser, {"rule": config.alpha_clip}, schedule)
     if config.method == "finetuning":
-        algorithm: Algorithm = JointTraining(steps=config.steps, tasks=config.meta_batch)
-        return Recipe(Method(multi_headed_learner(config), rule), algorithm, {"theta0": theta0}, clip)
+        joint = JointTraining(steps=config.steps, tasks=config.meta_batch, averaged=config.averaged_steps)
+        return Recipe(Method(multi_headed_learner(config), rule), joint, optimiser, {}, schedule)
     if config.method == "maml":
-        algorithm = Unrolled(steps=config.maml_steps, tasks=config.meta_batch)
-        return Recipe(Method(plain_learner(config), rule), algorithm, {"theta0": theta0}, clip)
+        unrolled = Unrolled(steps=config.maml_steps, tasks=config.meta_batch)
+        return Recipe(Method(plain_learner(config), rule), unrolled, optimiser, {}, schedule)
     initialisers: dict[str, Initialiser] = {"leap": Leap(), "reptile": Reptile(), "fomaml": FOMAML()}
     method = Method(plain_learner(config), rule, None, initialisers[config.method])
-    return Recipe(method, Online(steps=config.steps, tasks=config.meta_batch), {"theta0": theta0}, clip)
+    return Recipe(method, Online(steps=config.steps, tasks=config.meta_batch), optimiser, {}, schedule)
 
 
 def training_tasks(config: OmniglotConfig, tasks: TaskList) -> TaskList:
@@ -121,10 +144,15 @@ def distance_names(learner: Learner) -> Sequence[str]:
 
 
 def _warp_algorithm(config: OmniglotConfig) -> Algorithm:
+    steps, tasks = config.steps, config.meta_batch
     if config.algorithm == "online":
-        return Online(steps=config.steps, tasks=config.meta_batch)
-    return Offline(steps=config.steps, tasks=config.meta_batch, samples=config.samples)
+        return Online(steps=steps, tasks=tasks, reduction=config.reduction)
+    return Offline(steps=steps, tasks=tasks, samples=config.samples, share=config.share, reduction=config.reduction)
 
 
 def _convnet(config: OmniglotConfig) -> partial[nn.Sequential]:
     return partial(warp_convnet, 1, config.characters, widths=(config.filters,) * 4, warp=None)
+
+
+def _learner(config: OmniglotConfig, module: nn.Module, **options: Any) -> Learner:
+    return Learner(module.to(config.device), batch_norm=config.batch_norm, channels_last=True, **options)

@@ -40,10 +40,11 @@ def cells(experiment: Experiment[Any], table: Table, root: Path, preset: str, se
 
     A run is named by its settings, so that tables that share a run share its directory.
     """
-    counts = {row.label: table.seeds_of(row, preset) if seeds is None else seeds for row in table.rows}
+    rows = table.rows_at(preset)
+    counts = {row.label: table.seeds_of(row, preset) if seeds is None else seeds for row in rows}
     found = []
     for seed in range(max(counts.values())):
-        for row in table.rows:
+        for row in rows:
             if seed < counts[row.label]:
                 config = experiment.config(preset, **{**row.settings_at(preset), "seed": seed})
                 found.append(Cell(row, config, root / run_name(experiment, config)))
@@ -142,7 +143,7 @@ def reproduce(
         names = "; ".join(f"{cell.directory.name}: {words}" for cell, words in failed[:3])
         raise WarpgradError(f"{len(failed)} of {len(every)} runs failed ({names}); mend that and repeat the command.")
     groups = []
-    for row in table.rows:
+    for row in table.rows_at(preset):
         own = [recorded.get(cell) or _loaded(cell) for cell in every if cell.row is row]
         runs, evaluations = zip(*own, strict=True)
         groups.append(Group(row.label, runs, evaluations, row.paper))

@@ -54,6 +54,17 @@ def without_meta_training(experiment: Experiment[C], config: C, execution: Execu
     return 0
 
 
+def check_length(meta_steps: int, directory: Path) -> None:
+    """Refuse to carry a run on whose schedule has brought the step size to 0, or is bound to."""
+    path = directory / "config.json"
+    planned = read_json(path).get("meta_steps") if path.exists() else meta_steps
+    if planned != meta_steps:
+        raise WarpgradError(
+            f"the run in {directory} was planned for {planned} meta-steps and its schedule ends there: it cannot be "
+            f"carried on to {meta_steps}; choose another directory, or --meta-schedule constant from the start."
+        )
+
+
 def default_directory(experiment: Experiment[C], config: C, root: Path = Path("runs")) -> Path:
     """Where a run goes when nobody says: runs/EXPERIMENT/NAME."""
     return root / experiment.name / run_name(experiment, config)

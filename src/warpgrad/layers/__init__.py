@@ -19,6 +19,7 @@ from warpgrad.layers.lstm import WarpLSTM
 from warpgrad.layers.modulation import FiLM, Scale
 from warpgrad.layers.residual import Residual
 from warpgrad.layers.tnets import t_net
+from warpgrad.layers.variance import keep_variance_
 from warpgrad.layers.warps import OMNIGLOT_WARPS, convolutional_warp, feed_forward_warp
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "convolutional_warp",
     "feed_forward_warp",
     "identity_",
+    "keep_variance_",
     "t_net",
     "warp_convnet",
     "warp_residual_block",

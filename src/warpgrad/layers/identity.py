@@ -41,7 +41,7 @@ def _identity(module: nn.Module) -> None:
     elif isinstance(module, Residual):
         if not isinstance(module.shortcut, nn.Identity):
             raise _impossible(module, "its shortcut has parameters")
-        _zero(module.branch)
+        zero_(module.branch)
     elif isinstance(module, nn.Linear):
         if module.in_features != module.out_features:
             raise _impossible(module, "its width changes")
@@ -69,12 +69,12 @@ def _check_convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> None:
         raise _impossible(module, "its stride or padding changes the size")
 
 
-def _zero(module: nn.Module) -> None:
+def zero_(module: nn.Module) -> None:
     """Make a residual branch return zero through its last layer."""
     if isinstance(module, nn.Sequential):
         rest = [child for child in module if not isinstance(child, _ZERO_AT_ZERO)]
         if rest:
-            _zero(rest[-1])
+            zero_(rest[-1])
             return
     elif isinstance(module, _WEIGHTED) and module.weight is not None:
         nn.init.zeros_(module.weight)

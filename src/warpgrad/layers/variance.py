@@ -1,0 +1,90 @@
+"""Warps that begin at the size of what they see: a warped model begins with activations like the plain one's."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from warpgrad.errors import WarpgradError
+from warpgrad.layers.identity import zero_
+from warpgrad.layers.modulation import FiLM, Scale
+from warpgrad.layers.residual import Residual
+
+M = TypeVar("M", bound=nn.Module)
+
+_SCALED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, _BatchNorm, nn.GroupNorm, nn.LayerNorm)
+_HOMOGENEOUS = (nn.Identity, nn.ReLU, nn.LeakyReLU, nn.Flatten)
+"""f(c·h) = c·f(h) for c > 0."""
+ALIKE = 1e-3
+"""How far the two sizes may lie apart in the end, relative to one another: rounding, and the ε of a batch-norm."""
+
+
+def root_mean_square(activations: Tensor) -> float:
+    """√(mean of h²) over examples, channels and locations."""
+    return math.sqrt(float(activations.detach().double().square().mean()))
+
+
+def keep_variance_(module: M, inputs: Tensor) -> M:
+    """Scale the last weights of `module` in place, so that its outputs have the root mean square of its inputs.
+
+    The random draw of all layers stays, and that of the last weighted one but for its size; its bias becomes 0, so that
+    the size of the outputs is in proportion to it. Where the last weighted layer is a norm, its gain is scaled. A
+    residual block gets a branch whose last layer is zero and so begins as its shortcut; scales begin at 1. It is the
+    measurement that counts, not a formula of fan-in: a 3×3 kernel that slides over 1×1 images meets padding in eight of
+    its nine places.
+
+    Batch-norm uses the statistics of `inputs`, and its running ones are left alone. Returns the module. An error names
+    what cannot be scaled, such as a tanh at the end, or a ReLU behind a residual block that is given negative numbers.
+
+    What bites: zero in the last layer of a residual branch means that the layers before it get their first gradient
+    after the last one has moved.
+    """
+    with torch.no_grad():
+        scaled = _prepared(module)
+        target, found = root_mean_square(inputs), _size_behind(module, inputs)
+        if not 0 < target < math.inf or not 0 < found < math.inf:
+            raise _impossible(module, f"the activations in front of it measure {target:g}, behind it {found:g}")
+        if scaled is not None:
+            scaled.mul_(target / found)
+            found = _size_behind(module, inputs)
+    if abs(found - target) > ALIKE * target:
+        raise _impossible(module, f"activations measure {target:g} in front of it and {found:g} behind it")
+    return module
+
+
+def _prepared(module: nn.Module) -> Tensor | None:
+    """The weight to which the size of the outputs is in proportion, its own bias at 0; None where there is none, and
+    the size of the outputs is in proportion to that of the inputs."""
+    if isinstance(module, nn.Sequential):
+        for child in reversed(module):
+            weight = _prepared(child)
+            if weight is not None:
+                return weight
+        return None
+    if isinstance(module, Residual):
+        zero_(module.branch)
+        return _prepared(module.shortcut)
+    if isinstance(module, Scale | FiLM):
+        module.reset_parameters()
+        return None
+    if isinstance(module, _SCALED) and module.weight is not None:
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+        return module.weight
+    if isinstance(module, _HOMOGENEOUS):
+        return None
+    raise _impossible(module, "it ends in a layer whose outputs are not in proportion to a weight")
+
+
+def _size_behind(module: nn.Module, inputs: Tensor) -> float:
+    # A copy: batch-norm would move its running statistics.
+    return root_mean_square(copy.deepcopy(module).train()(inputs))
+
+
+def _impossible(module: nn.Module, reason: str) -> WarpgradError:
+    return WarpgradError(f"{type(module).__name__} cannot be scaled to keep the size of activations: {reason}.")
