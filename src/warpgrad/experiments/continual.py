@@ -85,7 +85,6 @@ class Continual(Experiment[ContinualConfig]):
         }
     )
     tables = TABLES
-    recorded = ("orders",)
     spaces = CONTINUAL
     sweep_metric = "sequential/loss/final"
 
