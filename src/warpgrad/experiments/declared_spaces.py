@@ -38,7 +38,10 @@ CONTINUAL: Spaces = {
     "ewc": {"lr": FloatRange(1e-3, 1e-2, log=True), "strength": FloatRange(1e2, 1e5, log=True)},
 }
 
-SYNTHETIC: Spaces = {"warpgrad": {"meta_lr": FloatRange(1e-4, 1e-1, log=True)}}
+SYNTHETIC: Spaces = {
+    "warpgrad": {"meta_lr": FloatRange(1e-4, 1e-1, log=True)},
+    "no-warp": {"lr": _STEP_SIZE},
+}
 
 _ADAM = FloatRange(1e-4, 1e-2, log=True)
 _MULTI_SHOT: Mapping[str, Space] = {
