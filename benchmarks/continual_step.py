@@ -28,12 +28,12 @@ from typing import Any
 import torch
 
 from warpgrad.algorithms import Algorithm, Offline, Online
-from warpgrad.engine.files import write_json
-from warpgrad.experiments.continual import Continual
-from warpgrad.experiments.continual_families import SineMixtures
-from warpgrad.experiments.continual_setup import build, family
+from warpgrad.algorithms.method import Group
+from warpgrad.experiments.continual.config import build, family
+from warpgrad.experiments.continual.experiment import Continual
+from warpgrad.experiments.continual.families import SineMixtures
 from warpgrad.experiments.runner import commit, hardware, versions
-from warpgrad.method import Group
+from warpgrad.io import write_json
 from warpgrad.tasks import Task
 from warpgrad.tensors import Tensors
 

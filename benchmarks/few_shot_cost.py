@@ -6,7 +6,7 @@ At preset `small`, one thread, for 1-shot and for 5-shot tests, whose meta-train
 A meta-step is the whole of it: the episode drawn, adaptation, meta-gradients, Adam. Methods take turns within each
 repetition, so that a busy machine hits all alike; a ratio is the median of ratios within repetitions. The rows "in
 MAML's time" of the tables on CIFAR-FS take their lengths from these ratios, as they stand in
-`warpgrad.experiments.few_shot_tables.COST`; a constant, so that a table is the same runs on every machine.
+`warpgrad.experiments.few_shot.config.COST`; a constant, so that a table is the same runs on every machine.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.allocator import keep_freed_memory
-from warpgrad.experiments.few_shot import FewShot
-from warpgrad.experiments.few_shot_config import METHODS, FewShotConfig
-from warpgrad.experiments.few_shot_data import open_data
-from warpgrad.experiments.few_shot_methods import meta_optimisers, recipe
-from warpgrad.experiments.few_shot_tables import COST
+from warpgrad.data.tasks.episodes import EpisodeFamily, FewShotImages
+from warpgrad.experiments.few_shot.config import COST, METHODS, FewShotConfig
+from warpgrad.experiments.few_shot.experiment import FewShot
+from warpgrad.experiments.few_shot.methods import meta_optimisers, open_data, recipe
 from warpgrad.keys import fold
-from warpgrad.meta_optimiser import MetaOptimiser
-from warpgrad.tasks.episodes import EpisodeFamily, FewShotImages
 
 REFERENCE = "maml"
 

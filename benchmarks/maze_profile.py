@@ -23,11 +23,11 @@ from unittest import mock
 import torch
 
 from warpgrad.algorithms import Continual
+from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.allocator import keep_freed_memory
-from warpgrad.experiments.maze import build
-from warpgrad.experiments.maze_config import PRESETS
+from warpgrad.experiments.maze.config import PRESETS
+from warpgrad.experiments.maze.experiment import build
 from warpgrad.maze import AGENTS, MazeEpisodes
-from warpgrad.meta_optimiser import MetaOptimiser
 from warpgrad.tasks.reinforcement import EpisodeFamily
 
 TARGET = 0.15

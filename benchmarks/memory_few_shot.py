@@ -26,14 +26,14 @@ from pathlib import Path
 import torch
 
 from warpgrad.algorithms.base import Algorithm
-from warpgrad.engine.files import write_json
-from warpgrad.experiments.few_shot_config import PRESETS, FewShotConfig
-from warpgrad.experiments.few_shot_methods import recipe
+from warpgrad.algorithms.method import Group, Method
+from warpgrad.data.tasks.episodes import EpisodeTask
+from warpgrad.experiments.few_shot.config import PRESETS, FewShotConfig
+from warpgrad.experiments.few_shot.methods import recipe
 from warpgrad.experiments.runner import commit, hardware, versions
 from warpgrad.initialisers import Fixed, Leap
-from warpgrad.method import Group, Method
+from warpgrad.io import write_json
 from warpgrad.report.memory import FORMAT
-from warpgrad.tasks.episodes import EpisodeTask
 from warpgrad.tensors import Tensors, laid_channels_last
 
 LABELS = {

@@ -4,7 +4,7 @@
 
 Methods take turns within each repetition, so that a busy machine hits all alike; what is reported is the median. The
 costs of `steps` steps on `tasks` tasks are multiplied up to the preset's: a meta-step is a sum over both (MAML unrolls
-its own number of steps, which is not shortened). The ratios stand in `warpgrad.experiments.omniglot_costs.COSTS`, from
+its own number of steps, which is not shortened). The ratios stand in `warpgrad.experiments.omniglot.config.COSTS`, from
 where the rows at equal processor time take their meta-steps.
 """
 
@@ -21,14 +21,13 @@ from typing import Any
 
 import torch
 
+from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.allocator import keep_freed_memory
 from warpgrad.data import Alphabets
-from warpgrad.experiments.omniglot_config import PRESETS, OmniglotConfig
-from warpgrad.experiments.omniglot_data import open_data
-from warpgrad.experiments.omniglot_methods import recipe, starting_drawings, training_tasks
+from warpgrad.data.tasks.alphabets import alphabet_tasks
+from warpgrad.experiments.omniglot.config import PRESETS, OmniglotConfig
+from warpgrad.experiments.omniglot.methods import open_data, recipe, starting_drawings, training_tasks
 from warpgrad.keys import fold
-from warpgrad.meta_optimiser import MetaOptimiser
-from warpgrad.tasks.alphabets import alphabet_tasks
 
 WAYS: dict[str, dict[str, Any]] = {
     "leap": {"method": "leap"},

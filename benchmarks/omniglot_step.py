@@ -4,10 +4,10 @@
 
 | way           | what it does                                                                                    |
 |---------------|-------------------------------------------------------------------------------------------------|
-| `warpgrad`    | Algorithm 2 with Leap through the library: drawings are chosen, transformed, batched as in a run |
+| `warpgrad`    | Algorithm 2 with Leap through the library, with its data: chosen, transformed, batched          |
 | `bare`        | the same network, batches and formulas written out below: no library, no data, no checks         |
 | `approximate` | `warpgrad` with the first-order objective                                                       |
-| `built-in`    | `warpgrad` with PyTorch's own second derivatives: what `warpgrad.second_order` saves            |
+| `built-in`    | `warpgrad` with PyTorch's own second derivatives: what `warpgrad.model.second_order` saves            |
 
 `bare` uses the library's second-order kernels too, so that both do the same arithmetic. Ways take turns within each
 repetition, so that a busy machine hits all alike; ratios are medians of ratios of processor time within repetitions.
@@ -30,18 +30,17 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
+from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.allocator import keep_freed_memory
 from warpgrad.data import Alphabets
-from warpgrad.experiments.omniglot_config import PRESETS, OmniglotConfig
-from warpgrad.experiments.omniglot_data import open_data
-from warpgrad.experiments.omniglot_methods import recipe, warped_learner
+from warpgrad.data.tasks.alphabets import alphabet_tasks
+from warpgrad.data.tasks.episodes import Classification, ImageBatch
+from warpgrad.experiments.omniglot.config import PRESETS, OmniglotConfig
+from warpgrad.experiments.omniglot.methods import open_data, recipe, warped_learner
 from warpgrad.keys import fold, generator
-from warpgrad.learner import Learner
-from warpgrad.meta_optimiser import MetaOptimiser
-from warpgrad.second_order import SecondOrderKernels
-from warpgrad.tasks.alphabets import alphabet_tasks
+from warpgrad.model.learner import Learner
+from warpgrad.model.second_order import SecondOrderKernels
 from warpgrad.tasks.base import Task
-from warpgrad.tasks.classification import Classification, ImageBatch
 from warpgrad.tensors import Tensors, laid_channels_last
 
 OVER_BARE, OVER_APPROXIMATE = 1.15, 2.5

@@ -29,7 +29,7 @@ from typing import Any
 
 from warpgrad.experiments import find_experiment
 from warpgrad.experiments.records import read_record
-from warpgrad.report.statistics import Difference, Estimate, mean_interval, paired_difference
+from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"

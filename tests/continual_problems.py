@@ -8,8 +8,7 @@ from torch import Generator, Tensor, nn
 
 import warpgrad as wg
 from warpgrad.keys import generator
-from warpgrad.tasks.continual import ContinualTask, Credit, StartDraw, Weighting
-from warpgrad.tasks.sub_tasks import SubTask, TensorSubTask
+from warpgrad.tasks.continual import ContinualTask, Credit, StartDraw, SubTask, TensorSubTask, Weighting
 
 T, N = 3, 4
 

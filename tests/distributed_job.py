@@ -16,11 +16,11 @@ from torch import nn
 import warpgrad as wg
 from problems import conv_batch_norm, make_task, mlp
 from warpgrad.baselines import HeadedTask, JointTraining, MultiHeaded
-from warpgrad.engine import checkpoint, distributed
-from warpgrad.engine.distributed import leave
-from warpgrad.engine.run_directory import TIMES
-from warpgrad.engine.state import weights
 from warpgrad.tasks.base import TaskFamily
+from warpgrad.training import checkpoint, distributed
+from warpgrad.training.distributed import leave
+from warpgrad.training.run_directory import TIMES
+from warpgrad.training.state import weights
 
 RANK = int(os.environ.get("RANK", "0"))
 INITIALISERS = {

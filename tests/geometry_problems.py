@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import warpgrad as wg
-from warpgrad.geometry import Omega
+from warpgrad.analysis import Omega
 from warpgrad.keys import generator
 
 

@@ -9,8 +9,8 @@ import pytest
 from experiment_runs import Runs
 from test_alphabet_tasks import tiny_store
 from warpgrad.experiments.base import Execution
-from warpgrad.experiments.omniglot import Omniglot
-from warpgrad.experiments.omniglot_config import OmniglotConfig
+from warpgrad.experiments.omniglot.config import OmniglotConfig
+from warpgrad.experiments.omniglot.experiment import Omniglot
 from warpgrad.experiments.runner import execute
 
 EXPERIMENT = Omniglot()

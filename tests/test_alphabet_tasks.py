@@ -11,10 +11,10 @@ from torch import nn
 
 import warpgrad as wg
 from warpgrad.data import AlphabetProtocol, Alphabets, ImageStore, prepare_drawn, to_float
+from warpgrad.data.tasks.alphabets import AlphabetTask, alphabet_tasks
 from warpgrad.data.transform import AffineRange, random_affine
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import fold
-from warpgrad.tasks.alphabets import AlphabetTask, alphabet_tasks
 
 PROTOCOL = AlphabetProtocol(characters=6, train_drawings=4, test_drawings=2, held_out=2)
 STILL = AffineRange(scale=(1.0, 1.0), rotate=(0.0, 0.0), shift=0.0)

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import warpgrad as wg
-from warpgrad.augmentation import Chain, compress, conv_warp, interleave, linear_warp, output_width, sized
 from warpgrad.keys import generator
 from warpgrad.layers import FiLM, Scale, convolutional_warp, feed_forward_warp, warp_convnet
+from warpgrad.layers.augmentation import Chain, compress, conv_warp, interleave, linear_warp, output_width, sized
 
 
 @pytest.fixture(autouse=True)

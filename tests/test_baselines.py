@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import warpgrad as wg
+from warpgrad.algorithms.method import Method
 from warpgrad.baselines.finetuning import HeadedTask, JointTraining, MultiHeaded
 from warpgrad.baselines.kfac import KFAC, KFACAdaptation
 from warpgrad.errors import WarpgradError
-from warpgrad.method import Method
 from warpgrad.rules import SGD
 from warpgrad.tasks.supervised import SupervisedTask, TaskList
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import warpgrad as wg
 from problems import Position, Quadratic, Recorder, conv_batch_norm, make_task, mlp, relative_error
-from warpgrad import probe
+from warpgrad.algorithms import backend as probe
 
 RULES = {
     "sgd": lambda: wg.SGD(0.1),

@@ -10,7 +10,8 @@ from functools import partial
 import pytest
 import torch
 
-from warpgrad import bench_commands
+from warpgrad.algorithms.method import Method
+from warpgrad.algorithms.ranks import Ranks
 from warpgrad.bench import growth, memory, peers, ranks, replay, teams
 from warpgrad.bench.benchmark import ROWS, run
 from warpgrad.bench.drawing import Line, panels_of, short
@@ -22,9 +23,8 @@ from warpgrad.bench.steps import QUANTITIES, ways_of
 from warpgrad.bench.tables import BEGIN, END, FIGURE, markdown, tables, write_page
 from warpgrad.bench.timing import Spread, Timings, interleaved
 from warpgrad.bench.workloads import WORKLOADS, mlp, surfaces
+from warpgrad.cli import bench as bench_commands
 from warpgrad.errors import WarpgradError
-from warpgrad.method import Method
-from warpgrad.ranks import Ranks
 
 
 def test_ways_take_turns_and_the_first_turn_is_not_counted():

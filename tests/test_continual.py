@@ -13,22 +13,11 @@ import torch
 from torch import nn
 
 import warpgrad as wg
-from warpgrad.engine.run_directory import newest_checkpoint
+from warpgrad.analysis.forgetting import SCORES, Curves, forgetting_scores
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import find_table
 from warpgrad.experiments.base import Execution, Group
-from warpgrad.experiments.continual import Continual
-from warpgrad.experiments.continual_evaluation import (
-    LOG_LOSS,
-    ORDERS,
-    curves_of,
-    evaluation,
-    held_out,
-    prediction,
-    validation,
-)
-from warpgrad.experiments.continual_results import beyond_share, comparison_lines, difference
-from warpgrad.experiments.continual_setup import (
+from warpgrad.experiments.continual.config import (
     OURS,
     PRINTED,
     ContinualConfig,
@@ -39,13 +28,24 @@ from warpgrad.experiments.continual_setup import (
     schedule,
     trained,
 )
+from warpgrad.experiments.continual.evaluation import (
+    LOG_LOSS,
+    ORDERS,
+    curves_of,
+    evaluation,
+    held_out,
+    prediction,
+    validation,
+)
+from warpgrad.experiments.continual.experiment import Continual
+from warpgrad.experiments.continual.results import beyond_share, comparison_lines, difference
 from warpgrad.experiments.reproduction import cells
 from warpgrad.experiments.runner import execute
-from warpgrad.forgetting import SCORES, Curves, forgetting_scores
-from warpgrad.layers.residual import Residual
-from warpgrad.partition import is_warp
+from warpgrad.layers.warps import Residual
+from warpgrad.model.partition import is_warp
 from warpgrad.report.runs import load_run
 from warpgrad.tasks.continual import ContinualTask
+from warpgrad.training.run_directory import newest_checkpoint
 
 EXPERIMENT = Continual()
 TINY: dict[str, Any] = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from warpgrad.experiments.continual_families import (
+from warpgrad.experiments.continual.families import (
     AlphabetSequences,
     SineMixtures,
     SineSubTask,

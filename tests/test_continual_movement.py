@@ -13,13 +13,13 @@ import warpgrad as wg
 from continual_problems import N, T, double_task, learner
 from problems import Recorder, central_differences, point_after, relative_error
 from test_continual_objective import stepped
-from warpgrad.adaptation import Adaptation, Point
-from warpgrad.engines import Engine
+from warpgrad.adaptation.base import Adaptation, Point
+from warpgrad.adaptation.traced import recorded_at_once
+from warpgrad.algorithms.backend import Engine
+from warpgrad.algorithms.method import Method
 from warpgrad.errors import WarpgradError
-from warpgrad.forward import Forward, Way
-from warpgrad.method import Method
+from warpgrad.model.learner import Forward, Way
 from warpgrad.objectives import Objective
-from warpgrad.recording import recorded_at_once
 from warpgrad.tasks.continual import MOVING, ContinualTask, Credit
 from warpgrad.tensors import Tensors
 

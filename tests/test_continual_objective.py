@@ -10,13 +10,12 @@ from torch import nn
 import warpgrad as wg
 from continual_problems import N, T, double_task, learner
 from problems import Recorder, central_differences, point_after, relative_error
-from warpgrad.adaptation import Adaptation, Point
-from warpgrad.batched import BatchedAdaptation
+from warpgrad.adaptation.base import Adaptation, Point
+from warpgrad.adaptation.stacked import BatchedAdaptation
+from warpgrad.algorithms.method import Method
 from warpgrad.keys import generator
-from warpgrad.method import Method
 from warpgrad.objectives.start import judged_start
-from warpgrad.tasks.continual import CREDITS, WEIGHTINGS, ContinualTask, Credit, Weighting
-from warpgrad.tasks.sub_tasks import TensorSubTask
+from warpgrad.tasks.continual import CREDITS, WEIGHTINGS, ContinualTask, Credit, TensorSubTask, Weighting
 from warpgrad.tensors import Tensors
 
 

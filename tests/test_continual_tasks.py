@@ -11,12 +11,11 @@ import torch.nn.functional as F
 import warpgrad as wg
 from continual_problems import Marked, N, T, double_task, learner, marked, smooth_net
 from problems import Recorder
-from warpgrad.adaptation import Adaptation
+from warpgrad.adaptation.base import Adaptation
+from warpgrad.algorithms.method import Method
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import generator
-from warpgrad.method import Method
-from warpgrad.tasks.continual import WEIGHTINGS, ContinualTask, Weighting
-from warpgrad.tasks.sub_tasks import TensorSubTask
+from warpgrad.tasks.continual import WEIGHTINGS, ContinualTask, TensorSubTask, Weighting
 
 
 @pytest.mark.parametrize("order", [None, (2, 0, 1)])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-import warpgrad.data_commands as commands
+import warpgrad.cli.data as commands
 from warpgrad.data import open_store
 from warpgrad.errors import WarpgradError
 

@@ -26,14 +26,12 @@ from warpgrad.data import (
     usable_alphabets,
     write,
 )
-from warpgrad.data.draws import Draws
-from warpgrad.data.partial_store import JOURNAL
-from warpgrad.data.pen import render
-from warpgrad.data.strokes import Stroke, curve, retraces
-from warpgrad.data.writing import partial_of
+from warpgrad.data.drawn.glyphs import Draws, Stroke, curve, retraces
+from warpgrad.data.drawn.writers import render
+from warpgrad.data.writing import JOURNAL, partial_of
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments import omniglot_data
-from warpgrad.locks import locked
+from warpgrad.experiments.omniglot.experiment import methods as omniglot_data
+from warpgrad.io import locked
 
 REAL = {"ink": 0.083, "width": 1.51, "within_between": 0.932, "neighbour": 0.472}
 """Omniglot at 28×28, its 46 alphabets of 20 characters or more; `test_data_omniglot` measures it again."""

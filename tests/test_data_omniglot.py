@@ -19,7 +19,7 @@ from interrupting import goes_on
 from omniglot_archives import SMALL, archives, drawing, encoded, trees
 from test_data_drawn import REAL, figures
 from warpgrad.data import find_archives, montage, omniglot, open_tree, prepare_omniglot, usable_alphabets
-from warpgrad.data.omniglot import CONTENTS, ink
+from warpgrad.data.sources.omniglot import CONTENTS, ink
 from warpgrad.errors import WarpgradError
 
 __all__ = ["trees"]

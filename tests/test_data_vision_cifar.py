@@ -17,7 +17,7 @@ from PIL import Image
 
 from interrupting import goes_on
 from warpgrad.data import CIFAR_FS, FC100, CifarSplits, cifar, open_store, prepare_cifar
-from warpgrad.data.cifar import CifarContents
+from warpgrad.data.sources.cifar import CifarContents
 from warpgrad.errors import WarpgradError
 
 CONTENTS = CifarContents(classes=6, images=3)

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import warpgrad.data_commands as commands
+import warpgrad.cli.data as commands
 from omniglot_archives import SMALL, archives, trees
 from warpgrad.data import ClassImages, data_name, open_prepared, open_store, prepared, write
-from warpgrad.data.omniglot import CONTENTS
-from warpgrad.data.omniglot_few_shot import SIZES, prepare_omniglot_few_shot
 from warpgrad.data.prepared import TITLES
+from warpgrad.data.sources.omniglot import CONTENTS, SIZES, prepare_omniglot_few_shot
 from warpgrad.data.splits import draw_splits
 from warpgrad.errors import WarpgradError
 

@@ -15,8 +15,8 @@ from PIL import Image
 
 from interrupting import goes_on
 from warpgrad.data import class_files, open_store, prepare_mini_imagenet, prepare_tiered_imagenet, tiered_imagenet
-from warpgrad.data.mini_imagenet import MiniContents
-from warpgrad.data.tiered_imagenet import SIZES
+from warpgrad.data.sources.mini_imagenet import MiniContents
+from warpgrad.data.sources.tiered_imagenet import SIZES
 from warpgrad.errors import WarpgradError
 
 FILES = {"train": "train", "validation": "val", "test": "test"}

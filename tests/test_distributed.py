@@ -17,13 +17,13 @@ import torch
 import distributed_job
 import warpgrad as wg
 from problems import relative_error
-from warpgrad import commands
-from warpgrad.cli import LAUNCHERS, main
-from warpgrad.engine import checkpoint
-from warpgrad.engine.distributed import TIMEOUT, joined, shared
-from warpgrad.engine.run_directory import TIMES
+from warpgrad.algorithms.ranks import Ranks
+from warpgrad.cli import run as commands
+from warpgrad.cli.main import LAUNCHERS, main
 from warpgrad.experiments.reproduction import started
-from warpgrad.ranks import Ranks
+from warpgrad.training import checkpoint
+from warpgrad.training.distributed import TIMEOUT, joined, shared
+from warpgrad.training.run_directory import TIMES
 
 JOB = Path(__file__).with_name("distributed_job.py")
 TINY = ["--meta-steps", "3", "--steps", "3", "--starts", "3", "--test-surfaces", "3", "--test-starts", "2"]

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 import warpgrad as wg
 from engine_job import score, train
 from problems import make_task, mlp
-from warpgrad.engine import checkpoint
-from warpgrad.engine.files import PARTIAL, write_bytes
-from warpgrad.engine.run_directory import TIMES, RunDirectory
+from warpgrad.io import PARTIAL, write_bytes
+from warpgrad.training import checkpoint
+from warpgrad.training.run_directory import TIMES, RunDirectory
 
 JOB = Path(__file__).with_name("engine_job.py")
 
@@ -92,7 +92,7 @@ def test_a_kill_inside_a_checkpoint_write_leaves_the_one_before(unbroken, tmp_pa
 import os, sys
 sys.path.insert(0, {str(JOB.parent)!r})
 import engine_job
-from warpgrad.engine import files
+from warpgrad import io as files
 count, sync = 0, os.fsync
 def dying(descriptor):
     global count

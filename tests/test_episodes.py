@@ -8,8 +8,8 @@ import torch
 
 from few_shot_store import few_shot_store
 from warpgrad.data import ClassImages, write
+from warpgrad.data.tasks.episodes import SAMPLE, EpisodeFamily, EpisodeShape, FewShotImages
 from warpgrad.errors import WarpgradError
-from warpgrad.tasks.episodes import SAMPLE, EpisodeFamily, EpisodeShape, FewShotImages
 
 SHAPE = EpisodeShape(ways=3, shots=2, query=4)
 

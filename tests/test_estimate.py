@@ -17,25 +17,31 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import warpgrad as wg
 from omniglot_runs import store, tiny
-from warpgrad import recording
+from warpgrad.adaptation import traced as recording
 from warpgrad.bench.flops import Flops
 from warpgrad.errors import WarpgradError
-from warpgrad.estimate import Estimate, _extrapolated, duration, estimate, estimate_lines, line, size
-from warpgrad.estimate_samples import (
+from warpgrad.experiments import EXPERIMENTS
+from warpgrad.experiments.base import Config, Execution, Experiment
+from warpgrad.experiments.estimate import (
     COARSEST,
     FEWEST,
     MOST,
+    Estimate,
     Sample,
     _changed,
+    _extrapolated,
     buffers_watched,
+    duration,
+    estimate,
+    estimate_lines,
     fields_of,
+    line,
     repeats,
+    size,
     steps_between,
     validated_in_sample,
 )
-from warpgrad.experiments import EXPERIMENTS
-from warpgrad.experiments.base import Config, Execution, Experiment
-from warpgrad.experiments.omniglot import Omniglot
+from warpgrad.experiments.omniglot.experiment import Omniglot
 from warpgrad.experiments.runner import kept, without_meta_training
 
 __all__ = ["store", "tiny"]

@@ -8,14 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import warpgrad as wg
-from warpgrad.adaptation import Adaptation
+from warpgrad.adaptation.base import Adaptation
+from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.baselines.ewc import OnlineEWC, fisher_diagonal
-from warpgrad.batched import BatchedAdaptation
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.continual_families import half_squared_error
+from warpgrad.experiments.continual.families import half_squared_error
 from warpgrad.keys import generator
-from warpgrad.tasks.continual import ContinualTask
-from warpgrad.tasks.sub_tasks import TensorSubTask
+from warpgrad.tasks.continual import ContinualTask, TensorSubTask
 from warpgrad.tensors import Tensors
 
 

@@ -15,22 +15,20 @@ from experiment_runs import Runs, evaluation_of, group_of, on_record
 from few_shot_store import few_shot_store
 from warpgrad.data import ClassImages, write
 from warpgrad.data.prepared import prepared
-from warpgrad.engine.checkpoint import load
-from warpgrad.engine.run_directory import TIMES, newest_checkpoint
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import few_shot, few_shot_page
 from warpgrad.experiments.base import Execution
 from warpgrad.experiments.comparison import comparable, difference
-from warpgrad.experiments.few_shot import FewShot
-from warpgrad.experiments.few_shot_config import DATA, METHODS, FewShotConfig
-from warpgrad.experiments.few_shot_data import open_data
-from warpgrad.experiments.few_shot_evaluation import half_width
-from warpgrad.experiments.few_shot_methods import recipe
-from warpgrad.experiments.few_shot_results import result_lines
-from warpgrad.experiments.few_shot_tables import COST, IN_TIME, LONG, PROBES
-from warpgrad.experiments.fresh_head import trained
+from warpgrad.experiments.few_shot.config import COST, DATA, IN_TIME, LONG, METHODS, PROBES, FewShotConfig
+from warpgrad.experiments.few_shot.evaluation import half_width
+from warpgrad.experiments.few_shot.experiment import FewShot
+from warpgrad.experiments.few_shot.methods import open_data, recipe
+from warpgrad.experiments.few_shot.results import result_lines
+from warpgrad.experiments.networks import trained
 from warpgrad.experiments.reproduction import cells
 from warpgrad.experiments.runner import command, execute, run_name
+from warpgrad.training.checkpoint import load
+from warpgrad.training.run_directory import TIMES, newest_checkpoint
 
 EXPERIMENT = FewShot()
 TINY = {

@@ -7,13 +7,13 @@ import torch
 
 from benchmark_scripts import load_benchmark
 from few_shot_store import few_shot_store
-from warpgrad.engine.checkpoint import load
-from warpgrad.engine.run_directory import newest_checkpoint
+from warpgrad.data.tasks.episodes import FewShotImages
 from warpgrad.experiments.base import Execution
-from warpgrad.experiments.few_shot import FewShot
-from warpgrad.experiments.few_shot_methods import Recipe
-from warpgrad.experiments.few_shot_tables import COST, TABLES
-from warpgrad.tasks.episodes import FewShotImages
+from warpgrad.experiments.few_shot.config import COST, TABLES
+from warpgrad.experiments.few_shot.experiment import FewShot
+from warpgrad.experiments.few_shot.methods import Recipe
+from warpgrad.training.checkpoint import load
+from warpgrad.training.run_directory import newest_checkpoint
 
 EXPERIMENT = FewShot()
 

@@ -12,17 +12,16 @@ from torch import nn
 
 from few_shot_store import few_shot_store
 from problems import Recorder, relative_error
-from warpgrad.adaptation import Adaptation
+from warpgrad.adaptation.base import Adaptation
 from warpgrad.algorithms import Online, Unrolled
+from warpgrad.data.tasks.episodes import EpisodeFamily, EpisodeShape, FewShotImages
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.few_shot import FewShot
-from warpgrad.experiments.few_shot_methods import network, recipe, warped_network
+from warpgrad.experiments.few_shot.experiment import FewShot
+from warpgrad.experiments.few_shot.methods import network, recipe, warped_network
 from warpgrad.initialisers import FOMAML, MAML, Fixed, Reptile
 from warpgrad.keys import generator
-from warpgrad.layers.cavia import cavia_net
-from warpgrad.layers.tnets import TransformedLinear, t_net
+from warpgrad.layers.baselines import TransformedLinear, cavia_net, t_net
 from warpgrad.objectives import Exact
-from warpgrad.tasks.episodes import EpisodeFamily, EpisodeShape, FewShotImages
 
 EXPERIMENT = FewShot()
 SHAPE = (3, 16, 16)

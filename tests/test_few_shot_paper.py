@@ -14,13 +14,13 @@ import torch
 from PIL import Image
 
 from warpgrad.data import ImageStore
-from warpgrad.data.mini_imagenet import MiniContents, prepare_mini_imagenet
-from warpgrad.data.tiered_imagenet import prepare_tiered_imagenet
-from warpgrad.engine.checkpoint import load
-from warpgrad.engine.run_directory import newest_checkpoint
+from warpgrad.data.sources.mini_imagenet import MiniContents, prepare_mini_imagenet
+from warpgrad.data.sources.tiered_imagenet import prepare_tiered_imagenet
 from warpgrad.experiments.base import Execution
-from warpgrad.experiments.few_shot import FewShot
+from warpgrad.experiments.few_shot.experiment import FewShot
 from warpgrad.experiments.runner import execute
+from warpgrad.training.checkpoint import load
+from warpgrad.training.run_directory import newest_checkpoint
 
 EXPERIMENT = FewShot()
 FILES = {"train": "train", "validation": "val", "test": "test"}

@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import warpgrad as wg
+from warpgrad.analysis.forgetting import Curves, forgetting_scores, learning_curves
 from warpgrad.baselines import OnlineEWC
-from warpgrad.forgetting import Curves, forgetting_scores, learning_curves
 from warpgrad.tasks import ContinualTask, TensorSubTask
 
 

@@ -7,8 +7,8 @@ import torch
 from torch.func import jacrev, vmap
 
 from geometry_problems import close, double_precision, draw, residual_omega, scatter
+from warpgrad.analysis import invert
 from warpgrad.errors import WarpgradError
-from warpgrad.geometry import invert
 
 __all__ = ["double_precision"]
 

@@ -12,9 +12,9 @@ from torch.func import functional_call
 
 import warpgrad as wg
 from geometry_problems import Residual, Vector, close, double_precision, draw, regression
-from warpgrad.adaptation import Adaptation
+from warpgrad.adaptation.base import Adaptation
+from warpgrad.analysis import flattened, ideal_step, is_positive_definite, linear_omega, metric_inverse, unflattened
 from warpgrad.errors import WarpgradError
-from warpgrad.geometry import flattened, ideal_step, is_positive_definite, linear_omega, metric_inverse, unflattened
 
 __all__ = ["double_precision"]
 

@@ -11,9 +11,8 @@ from torch.func import jacrev, vmap
 
 import warpgrad as wg
 from geometry_problems import Vector, close, double_precision, draw, residual_omega
-from warpgrad.adaptation import Adaptation
-from warpgrad.errors import NonFiniteError
-from warpgrad.geometry import (
+from warpgrad.adaptation.base import Adaptation
+from warpgrad.analysis import (
     Omega,
     condition_number,
     ideal_step,
@@ -24,6 +23,7 @@ from warpgrad.geometry import (
     taylor_error,
     warp_jacobians,
 )
+from warpgrad.errors import NonFiniteError
 
 __all__ = ["double_precision"]
 

@@ -13,9 +13,9 @@ from torch.func import functional_call, jacrev, vmap
 
 import warpgrad as wg
 from geometry_problems import Residual, close, double_precision, draw, hooks, regression
-from warpgrad.adaptation import Adaptation
+from warpgrad.adaptation.base import Adaptation
+from warpgrad.analysis import warp_jacobians, warp_jacobians_along, warp_layers
 from warpgrad.errors import WarpgradError
-from warpgrad.geometry import warp_jacobians, warp_jacobians_along, warp_layers
 
 __all__ = ["double_precision"]
 

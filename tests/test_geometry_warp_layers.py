@@ -10,8 +10,8 @@ from torch.func import jacrev, vmap
 
 import warpgrad as wg
 from geometry_problems import close, double_precision, draw, hooks, regression
+from warpgrad.analysis import warp_jacobians, warp_jacobians_along, warp_layers
 from warpgrad.errors import WarpgradError
-from warpgrad.geometry import warp_jacobians, warp_jacobians_along, warp_layers
 
 __all__ = ["double_precision"]
 

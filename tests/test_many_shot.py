@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-import warpgrad.tasks.many_shot as many_shot
+import warpgrad.data.tasks.many_shot as many_shot
 from warpgrad.data import ClassImages, ImageStore, write
 from warpgrad.data.prepared import open_prepared, prepared
+from warpgrad.data.tasks.episodes import FewShotImages
+from warpgrad.data.tasks.many_shot import ManyShotFamily, ManyShotShape
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.multi_shot_config import PRESETS
-from warpgrad.tasks.episodes import FewShotImages
-from warpgrad.tasks.many_shot import ManyShotFamily, ManyShotShape
+from warpgrad.experiments.multi_shot.config import PRESETS
 
 SHAPE = ManyShotShape(ways=3, shots=9, test=4, batch_size=20)
 SPLITS = ("train", "validation", "test")

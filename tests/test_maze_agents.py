@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import warpgrad as wg
+from warpgrad.algorithms.method import Method
 from warpgrad.maze import (
     AGENTS,
     WARPED,
@@ -30,7 +31,6 @@ from warpgrad.maze import (
 )
 from warpgrad.maze.environment import MazeVectorEnv
 from warpgrad.maze.roll_out import MazeRollOut, choose
-from warpgrad.method import Method
 from warpgrad.tasks.reinforcement import ActorCritic, EpisodeFamily, Episodes, EpisodeTask, episode_seeds
 
 SMALL = AgentOptions(hidden=6, context=5, gate_bias=1.0)

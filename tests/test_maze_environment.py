@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from warpgrad.errors import WarpgradError
 from warpgrad.maze import Maze, MazeEpisodes
-from warpgrad.maze.draws import following_seeds, uniforms
-from warpgrad.maze.environment import MazeEnv, MazeVectorEnv
-from warpgrad.maze.references import random_moves, returns_of, wandering
-from warpgrad.maze.rendering import AGENT, GOAL, picture
+from warpgrad.maze.environment import AGENT, GOAL, MazeEnv, MazeVectorEnv, picture
+from warpgrad.maze.random import following_seeds, uniforms
+from warpgrad.maze.roll_out import random_moves, returns_of, wandering
 from warpgrad.tasks.reinforcement import episode_seeds
 
 UP, DOWN, LEFT, RIGHT = range(4)

@@ -10,18 +10,18 @@ import pytest
 import torch
 
 import warpgrad as wg
-from warpgrad.engine.checkpoint import load
-from warpgrad.engine.run_directory import TIMES, newest_checkpoint
 from warpgrad.experiments import runner
 from warpgrad.experiments.base import Execution, Group
-from warpgrad.experiments.maze import MazeNavigation, build
-from warpgrad.experiments.maze_config import MazeConfig
-from warpgrad.experiments.maze_evaluation import evaluated, search_times
-from warpgrad.experiments.maze_figures import PAPER, film_strip, return_curves
-from warpgrad.experiments.maze_results import baseline_of, baseline_then, learning_curves, over_baseline
+from warpgrad.experiments.maze.config import MazeConfig
+from warpgrad.experiments.maze.evaluation import evaluated, search_times
+from warpgrad.experiments.maze.experiment import MazeNavigation, build
+from warpgrad.experiments.maze.page import PAPER, film_strip, return_curves
+from warpgrad.experiments.maze.results import baseline_of, baseline_then, learning_curves, over_baseline
 from warpgrad.maze import AGENTS, WARPED, Maze
 from warpgrad.report.runs import load_run
 from warpgrad.tasks.reinforcement import EpisodeFamily, episode_seeds
+from warpgrad.training.checkpoint import load
+from warpgrad.training.run_directory import TIMES, newest_checkpoint
 
 TINY = {
     "meta_steps": 4, "episodes": 3, "size": 5, "length": 12, "hidden": 6,

@@ -12,26 +12,26 @@ import torch
 
 from experiment_runs import Runs, evaluation_of, group_of, on_record
 from test_many_shot import marked_store
-from warpgrad.cli import parse
-from warpgrad.commands import RunArguments
-from warpgrad.engine.checkpoint import load
-from warpgrad.engine.run_directory import TIMES, newest_checkpoint
-from warpgrad.engine.state import load_learner, load_weights
+from warpgrad.adaptation.adapt import adapt
+from warpgrad.cli.main import parse
+from warpgrad.cli.run import RunArguments
+from warpgrad.data.tasks.many_shot import ManyShotFamily
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments import multi_shot
 from warpgrad.experiments.base import Execution, Group
 from warpgrad.experiments.comparison import difference, setting
-from warpgrad.experiments.multi_shot import MultiShot, open_images
-from warpgrad.experiments.multi_shot_config import METHODS, MultiShotConfig
-from warpgrad.experiments.multi_shot_evaluation import Adapted, mean_scores
-from warpgrad.experiments.multi_shot_methods import algorithm_of, meta_optimisers, method_of, network, warped_network
+from warpgrad.experiments.multi_shot import experiment as multi_shot
+from warpgrad.experiments.multi_shot.config import METHODS, MultiShotConfig
+from warpgrad.experiments.multi_shot.evaluation import Adapted, mean_scores
+from warpgrad.experiments.multi_shot.experiment import MultiShot, open_images
+from warpgrad.experiments.multi_shot.methods import algorithm_of, meta_optimisers, method_of, network, warped_network
 from warpgrad.experiments.reproduction import cells
 from warpgrad.experiments.runner import command, execute
-from warpgrad.fitting import adapt
 from warpgrad.initialisers import Fixed, Leap, Reptile
 from warpgrad.keys import fold
 from warpgrad.objectives import Approximate, Exact
-from warpgrad.tasks.many_shot import ManyShotFamily
+from warpgrad.training.checkpoint import load
+from warpgrad.training.run_directory import TIMES, newest_checkpoint
+from warpgrad.training.state import load_learner, load_weights
 
 EXPERIMENT = MultiShot()
 SHAPE = (3, 32, 32)

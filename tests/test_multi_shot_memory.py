@@ -9,10 +9,10 @@ import pytest
 
 from benchmark_scripts import load_benchmark
 from warpgrad.algorithms import Online, Unrolled
-from warpgrad.engine.files import write_json
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.few_shot_config import PRESETS
+from warpgrad.experiments.few_shot.config import PRESETS
 from warpgrad.initialisers import MAML, Fixed, Leap
+from warpgrad.io import write_json
 from warpgrad.objectives import Exact
 from warpgrad.report import Page
 from warpgrad.report.memory import FORMAT, memory_section

@@ -8,29 +8,29 @@ import torch.nn.functional as F
 
 from omniglot_runs import runs, store, tiny
 from test_alphabet_tasks import STILL
-from warpgrad.adaptation import Adaptation
+from warpgrad.adaptation.adapt import adapt
+from warpgrad.adaptation.base import Adaptation
 from warpgrad.algorithms import Offline, Online, Unrolled
+from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.baselines.finetuning import JointTraining
 from warpgrad.data import Alphabets, open_store
+from warpgrad.data.tasks.alphabets import AlphabetTask, alphabet_tasks
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.networks import activation_sizes
-from warpgrad.experiments.omniglot import trained
-from warpgrad.experiments.omniglot_config import OmniglotConfig
-from warpgrad.experiments.omniglot_methods import (
+from warpgrad.experiments.omniglot.config import OmniglotConfig
+from warpgrad.experiments.omniglot.experiment import trained
+from warpgrad.experiments.omniglot.methods import (
     network,
     recipe,
     starting_drawings,
     training_tasks,
     warped_learner,
 )
-from warpgrad.fitting import adapt
 from warpgrad.initialisers import FOMAML, Fixed, Leap, Reptile
 from warpgrad.layers import OMNIGLOT_WARPS
-from warpgrad.learner import Learner
-from warpgrad.meta_optimiser import MetaOptimiser
+from warpgrad.model.learner import Learner
 from warpgrad.objectives import Approximate, Exact
 from warpgrad.rules import SGD
-from warpgrad.tasks.alphabets import AlphabetTask, alphabet_tasks
 from warpgrad.tasks.supervised import TaskList
 
 __all__ = ["runs", "store", "tiny"]

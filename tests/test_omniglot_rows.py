@@ -9,14 +9,13 @@ import pytest
 import torch
 
 from omniglot_runs import EXPERIMENT
+from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.data import Alphabets, prepare_drawn
-from warpgrad.experiments.omniglot_config import OmniglotConfig
-from warpgrad.experiments.omniglot_data import open_data
-from warpgrad.experiments.omniglot_methods import recipe, starting_drawings
+from warpgrad.data.tasks.alphabets import alphabet_tasks
+from warpgrad.experiments.omniglot.config import OmniglotConfig
+from warpgrad.experiments.omniglot.methods import open_data, recipe, starting_drawings
 from warpgrad.experiments.reproduction import cells
 from warpgrad.keys import fold
-from warpgrad.meta_optimiser import MetaOptimiser
-from warpgrad.tasks.alphabets import alphabet_tasks
 from warpgrad.tensors import Tensors
 
 FIRST = 3

@@ -10,20 +10,19 @@ import torch
 
 from experiment_runs import evaluation_of
 from omniglot_runs import EXPERIMENT, runs, store, tiny
-from warpgrad.adaptation import Adaptation
+from warpgrad.adaptation.adapt import adapt
+from warpgrad.adaptation.base import Adaptation
 from warpgrad.data import Alphabets
-from warpgrad.engine.checkpoint import load
-from warpgrad.engine.run_directory import newest_checkpoint
+from warpgrad.data.tasks.alphabets import AlphabetTask
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution
-from warpgrad.experiments.omniglot import trained
-from warpgrad.experiments.omniglot_activations import activation_statistics
-from warpgrad.experiments.omniglot_config import METHODS, SCRATCH
-from warpgrad.experiments.omniglot_evaluation import adapt_and_test
+from warpgrad.experiments.omniglot.config import METHODS, SCRATCH
+from warpgrad.experiments.omniglot.evaluation import activation_statistics, adapt_and_test
+from warpgrad.experiments.omniglot.experiment import trained
 from warpgrad.experiments.runner import execute
-from warpgrad.fitting import adapt
 from warpgrad.keys import fold
-from warpgrad.tasks.alphabets import AlphabetTask
+from warpgrad.training.checkpoint import load
+from warpgrad.training.run_directory import newest_checkpoint
 
 __all__ = ["runs", "store", "tiny"]
 
@@ -228,7 +227,7 @@ def test_a_meta_step_on_real_omniglot(tmp_path):
     """The published archives through `data prepare`, 46 alphabets, and one meta-step of each kind of method."""
     import os
 
-    from warpgrad.data_commands import data
+    from warpgrad.cli.data import data
 
     if not os.environ.get("WARPGRAD_DATA"):
         pytest.skip("WARPGRAD_DATA names no folder with Omniglot's archives")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import warpgrad.experiments.omniglot_data as places
+import warpgrad.experiments.omniglot.methods as places
 from omniglot_runs import EXPERIMENT, store, tiny
 from test_alphabet_tasks import tiny_store
 from warpgrad.algorithms import Offline
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.omniglot_config import METHODS, SCRATCH
-from warpgrad.experiments.omniglot_methods import recipe, warped_learner
+from warpgrad.experiments.omniglot.config import METHODS, SCRATCH
+from warpgrad.experiments.omniglot.methods import recipe, warped_learner
 
 __all__ = ["store", "tiny"]
 
@@ -85,7 +85,6 @@ def test_the_paper_network_is_the_one_of_the_appendix():
         ({"method": "leap", "learned_alpha": True}, "does not learn α"),
         ({"method": "reptile", "theta0": "random"}, "theta0 cannot be random"),
         ({"method": "kfac", "momentum": 0.9}, "kfac has no momentum"),
-        ({"method": "kfac-curvlinops", "momentum": 0.9}, "kfac-curvlinops has no momentum"),
         ({"share": 0.0}, "share=0.0"),
         ({"algorithm": "online"}, "share=0.2: Algorithm 1 replays nothing"),
         ({"test_batch": ()}, r"test_batch=\(\)"),

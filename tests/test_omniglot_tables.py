@@ -10,13 +10,12 @@ import pytest
 
 from experiment_runs import group_of
 from omniglot_runs import EXPERIMENT, more_tasks, runs, store, tiny
-from warpgrad.cli import parse
-from warpgrad.commands import RunArguments
+from warpgrad.cli.main import parse
+from warpgrad.cli.run import RunArguments
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Group
 from warpgrad.experiments.comparison import difference, distinct, per_task
-from warpgrad.experiments.omniglot_config import OmniglotConfig
-from warpgrad.experiments.omniglot_costs import COSTS
+from warpgrad.experiments.omniglot.config import COSTS, OmniglotConfig
 from warpgrad.experiments.reproduction import cells, finished
 from warpgrad.experiments.runner import command
 

@@ -13,8 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import warpgrad as wg
 from problems import Recorder, conv_batch_norm, make_task, mlp
 from test_batched import INITIALISERS, RULES
-from warpgrad import recording
-from warpgrad.recording import simplify
+from warpgrad.adaptation import traced as recording
+from warpgrad.adaptation.traced import simplify
 
 
 @pytest.fixture(autouse=True)

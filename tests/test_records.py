@@ -7,12 +7,12 @@ import json
 
 import pytest
 
-from warpgrad.cli import main
+from warpgrad.cli.main import main
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import records, reproduction, runner
 from warpgrad.experiments.base import Execution, Row, Table
-from warpgrad.experiments.maze import MazeNavigation
-from warpgrad.experiments.omniglot import Omniglot
+from warpgrad.experiments.maze.experiment import MazeNavigation
+from warpgrad.experiments.omniglot.experiment import Omniglot
 from warpgrad.experiments.records import packed_series, read_record, unpacked_series, write_record
 from warpgrad.experiments.reproduction import cells, check_real, reproduce
 from warpgrad.experiments.runner import execute

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import warpgrad as wg
-from warpgrad.replay import ReplayBudget, ReplayBuffer
+from warpgrad.algorithms.replay import ReplayBudget, ReplayBuffer
 
 
 def point(k: int) -> wg.Point:

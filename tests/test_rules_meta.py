@@ -9,16 +9,14 @@ from torch import nn
 
 import warpgrad as wg
 from problems import Position, Quadratic, Recorder, make_task, mlp, relative_error
+from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.algorithms import Online, Unrolled
-from warpgrad.batched import BatchedAdaptation
+from warpgrad.algorithms.method import Method
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import generator
-from warpgrad.layers.tnets import MaskNoise
-from warpgrad.method import Method
+from warpgrad.layers.baselines import MaskNoise
 from warpgrad.objectives import Exact
-from warpgrad.rules.meta_curvature import MetaCurvature, sides
-from warpgrad.rules.meta_sgd import MetaSGD
-from warpgrad.rules.mt_nets import MaskedSGD
+from warpgrad.rules.learned import MaskedSGD, MetaCurvature, MetaSGD, sides
 
 START = torch.tensor([0.3, -1.1, 0.7], dtype=torch.float64)
 

@@ -10,16 +10,16 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from warpgrad.adaptation import Adaptation
-from warpgrad.learner import Learner
+from warpgrad.adaptation.base import Adaptation
+from warpgrad.model.learner import Learner
+from warpgrad.model.partition import Warp
+from warpgrad.model.second_order import SecondOrderKernels
+from warpgrad.model.second_order.batch_norm import BatchNorm
+from warpgrad.model.second_order.convolution import Convolution
+from warpgrad.model.second_order.pooling import MaxPool2d
 from warpgrad.objectives import Exact
 from warpgrad.objectives.unrolled import Through
-from warpgrad.partition import Warp
 from warpgrad.rules import SGD
-from warpgrad.second_order import SecondOrderKernels
-from warpgrad.second_order.batch_norm import BatchNorm
-from warpgrad.second_order.convolution import Convolution
-from warpgrad.second_order.pooling import MaxPool2d
 from warpgrad.tasks.supervised import SupervisedTask
 
 MODULES = {

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from warpgrad.engine import shared_memory
-from warpgrad.engine.shared_memory import SLOT, SharedMemory, create, possible
+from warpgrad.training import shared_memory
+from warpgrad.training.shared_memory import SLOT, SharedMemory, create, possible
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is shared on Linux")
 
@@ -83,7 +83,7 @@ def test_parcels_arrive_between_sums_in_a_common_order(path, monkeypatch):
 
 CHILD = """
 import sys, torch
-from warpgrad.engine.shared_memory import SharedMemory
+from warpgrad.training.shared_memory import SharedMemory
 sums = SharedMemory(sys.argv[1], 1, 2, 60.0)
 print("here", flush=True)
 numbers = torch.ones(3)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warpgrad.algorithms.sharing import Shares, balanced
-from warpgrad.ranks import Ranks
+from warpgrad.algorithms.ranks import Ranks
+from warpgrad.algorithms.replay import Shares, balanced
 
 
 def ranks_of(size: int) -> list[Ranks]:

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from warpgrad.errors import WarpgradError
 from warpgrad.report.formatting import count, duration, number, shared_digits
-from warpgrad.report.intervals import bootstrap_means
-from warpgrad.report.scores import scores_of
-from warpgrad.report.statistics import mean_interval, paired_difference
-from warpgrad.report.student import incomplete_beta, t_probability, t_quantile
+from warpgrad.statistics.estimates import mean_interval, paired_difference
+from warpgrad.statistics.intervals import bootstrap_means, incomplete_beta, t_probability, t_quantile
+from warpgrad.statistics.scores import scores_of
 
 # Student's t
 

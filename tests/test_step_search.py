@@ -9,7 +9,7 @@ import pytest
 
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Group
-from warpgrad.experiments.step_search import Trial, check_searched, edge_winners, trials_of
+from warpgrad.experiments.comparison import Trial, check_searched, edge_winners, trials_of
 from warpgrad.report.runs import Run
 
 

@@ -8,14 +8,21 @@ import pytest
 import torch
 
 import warpgrad as wg
-from warpgrad.engine.run_directory import newest_checkpoint
-from warpgrad.engine.state import load_learner
 from warpgrad.experiments.base import Execution
-from warpgrad.experiments.minima import minima, reached
-from warpgrad.experiments.synthetic import Synthetic
-from warpgrad.experiments.synthetic_evaluation import Test, descend
-from warpgrad.experiments.synthetic_setup import SyntheticConfig, build
-from warpgrad.tasks.surfaces import Position, ResidualOmega, SurfaceFamily, draw_coefficients, surface
+from warpgrad.experiments.synthetic.config import SyntheticConfig, build
+from warpgrad.experiments.synthetic.evaluation import Test, descend
+from warpgrad.experiments.synthetic.experiment import Synthetic
+from warpgrad.experiments.synthetic.surfaces import (
+    Position,
+    ResidualOmega,
+    SurfaceFamily,
+    draw_coefficients,
+    minima,
+    reached,
+    surface,
+)
+from warpgrad.training.run_directory import newest_checkpoint
+from warpgrad.training.state import load_learner
 
 
 def by_hand(x1, x2, s, a, b, peaks=False):

@@ -23,12 +23,13 @@ import pytest
 
 optuna = pytest.importorskip("optuna", reason="needs Optuna: pip install 'warpgrad[sweep]'")
 
-from warpgrad import commands, sweep_commands  # noqa: E402
+from warpgrad.cli import run as commands  # noqa: E402
+from warpgrad.cli import sweep as sweep_commands  # noqa: E402
 from warpgrad.errors import WarpgradError  # noqa: E402
-from warpgrad.experiments.multi_shot import MultiShot  # noqa: E402
+from warpgrad.experiments.multi_shot.experiment import MultiShot  # noqa: E402
+from warpgrad.experiments.search_space import Choices, FloatRange, IntRange  # noqa: E402
 from warpgrad.experiments.settings_file import read_settings  # noqa: E402
-from warpgrad.experiments.sweep_space import Choices, FloatRange, IntRange  # noqa: E402
-from warpgrad.experiments.synthetic import Synthetic  # noqa: E402
+from warpgrad.experiments.synthetic.experiment import Synthetic  # noqa: E402
 from warpgrad.sweep import process  # noqa: E402
 from warpgrad.sweep.ownership import Owner  # noqa: E402
 from warpgrad.sweep.page import build_page  # noqa: E402

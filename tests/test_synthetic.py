@@ -13,16 +13,13 @@ import torch
 from torch import Tensor, nn
 
 import warpgrad as wg
-from warpgrad.engine.run_directory import newest_checkpoint
-from warpgrad.engine.state import load_learner
 from warpgrad.experiments.base import Execution, Group
-from warpgrad.experiments.minima import minima
 from warpgrad.experiments.runner import execute
-from warpgrad.experiments.synthetic import STEP_SIZES, Synthetic
-from warpgrad.experiments.synthetic_curvature import hessian, largest_eigenvalue, met
-from warpgrad.experiments.synthetic_evaluation import EXAMPLES, FROM_X0, Test, descend
-from warpgrad.experiments.synthetic_figures import redrawn
-from warpgrad.experiments.synthetic_results import (
+from warpgrad.experiments.synthetic.config import SyntheticConfig, build, omega_of, rule, tuned_lr, weights
+from warpgrad.experiments.synthetic.evaluation import EXAMPLES, FROM_X0, Test, descend
+from warpgrad.experiments.synthetic.experiment import STEP_SIZES, Synthetic
+from warpgrad.experiments.synthetic.page import redrawn
+from warpgrad.experiments.synthetic.results import (
     COMPARISONS,
     MET,
     SMOOTHER,
@@ -33,10 +30,19 @@ from warpgrad.experiments.synthetic_results import (
     scores,
     smoothness,
 )
-from warpgrad.experiments.synthetic_setup import SyntheticConfig, build, omega_of, rule, tuned_lr, weights
+from warpgrad.experiments.synthetic.surfaces import (
+    ResidualOmega,
+    draw_coefficients,
+    hessian,
+    largest_eigenvalue,
+    met,
+    minima,
+    surface,
+)
 from warpgrad.report.runs import load_run
-from warpgrad.report.statistics import paired_difference
-from warpgrad.tasks.surfaces import ResidualOmega, draw_coefficients, surface
+from warpgrad.statistics.estimates import paired_difference
+from warpgrad.training.run_directory import newest_checkpoint
+from warpgrad.training.state import load_learner
 
 EXPERIMENT = Synthetic()
 TINY: dict[str, Any] = {"meta_steps": 2, "surfaces": 2, "starts": 3, "steps": 4, "test_surfaces": 6, "test_starts": 2}

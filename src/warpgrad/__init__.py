@@ -1,13 +1,13 @@
 """Warped Gradient Descent on PyTorch. The map from the paper to the files is in `README.md` beside this file."""
 
-from warpgrad.adaptation import Adaptation, Point, Transition
+from warpgrad.adaptation.adapt import LearningCurve, adapt, evaluate, score
+from warpgrad.adaptation.base import Adaptation, Point, Transition
+from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.algorithms import Algorithm, Continual, Offline, Online, Unrolled
-from warpgrad.augmentation import compress, conv_warp, interleave, linear_warp, sized
-from warpgrad.batched import BatchedAdaptation
-from warpgrad.engine import EarlyStopping, meta_train
+from warpgrad.algorithms.meta_optimiser import MetaOptimiser
+from warpgrad.algorithms.method import Method
+from warpgrad.algorithms.replay import ReplayBudget, ReplayBuffer
 from warpgrad.errors import NonFiniteError, WarpgradError
-from warpgrad.fitting import LearningCurve, adapt, evaluate, score
-from warpgrad.forward import Forward
 from warpgrad.initialisers import (
     FOMAML,
     MAML,
@@ -18,14 +18,13 @@ from warpgrad.initialisers import (
     MultiTask,
     Reptile,
 )
-from warpgrad.learner import Learner
-from warpgrad.meta_optimiser import MetaOptimiser
-from warpgrad.method import Method
+from warpgrad.layers.augmentation import compress, conv_warp, interleave, linear_warp, sized
+from warpgrad.model.learner import Forward, Learner
+from warpgrad.model.partition import Adaptable, Warp
 from warpgrad.objectives import Approximate, Exact, InPlace, Objective, Through
-from warpgrad.partition import Adaptable, Warp
-from warpgrad.replay import ReplayBudget, ReplayBuffer
 from warpgrad.rules import SGD, Adam, Clip, Learned, Rule
 from warpgrad.tasks import FunctionFamily, SupervisedTask, Task, TaskFamily, TaskList, accuracy
+from warpgrad.training import EarlyStopping, meta_train
 from warpgrad.version import __version__
 
 __all__ = [

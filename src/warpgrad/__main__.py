@@ -1,5 +1,5 @@
 """`python -m warpgrad` is `warpgrad`."""
 
-from warpgrad.cli import main
+from warpgrad.cli.main import main
 
 main()

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from warpgrad.adaptation import check_steps
-from warpgrad.engines import Engine, EngineChoice
+from warpgrad.adaptation.base import check_steps
+from warpgrad.algorithms.backend import Engine, EngineChoice
+from warpgrad.algorithms.method import MetaUpdate, Method, Reduction
+from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.errors import WarpgradError
-from warpgrad.method import MetaUpdate, Method, Reduction
 from warpgrad.objectives.base import ObjectiveStep
-from warpgrad.ranks import ALONE, Ranks
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
+from warpgrad.algorithms.backend import Engine
 from warpgrad.algorithms.base import Algorithm, Trace
-from warpgrad.engines import Engine
+from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers.base import Tracker
-from warpgrad.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 
 import torch
 
-from warpgrad.adaptation import Adaptation, Point
+from warpgrad.adaptation.base import Adaptation, Point
+from warpgrad.adaptation.stacked import BatchedAdaptation
+from warpgrad.algorithms.backend import Engine
 from warpgrad.algorithms.base import Algorithm, Trace
-from warpgrad.algorithms.sharing import Shares
-from warpgrad.batched import BatchedAdaptation
-from warpgrad.engines import Engine
+from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
+from warpgrad.algorithms.replay import Entry, ReplayBudget, ReplayBuffer, Shares
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers.base import ThetaGradient, Tracker
 from warpgrad.keys import fold, generator
-from warpgrad.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
-from warpgrad.replay import Entry, ReplayBudget, ReplayBuffer
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from warpgrad.algorithms.backend import Engine
 from warpgrad.algorithms.base import Algorithm, Trace
-from warpgrad.engines import Engine
+from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers.base import Tracker
-from warpgrad.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.objectives.start import judged_start
 from warpgrad.tasks.base import Task
 

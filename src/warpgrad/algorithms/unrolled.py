@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from warpgrad.algorithms.base import Algorithm, Trace
+from warpgrad.algorithms.method import MetaGradient, MetaUpdate, Method
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers.base import ThetaGradient
-from warpgrad.initialisers.fixed import Fixed
-from warpgrad.method import MetaGradient, MetaUpdate, Method
+from warpgrad.initialisers.points import Fixed
 from warpgrad.objectives.unrolled import Through
 from warpgrad.tasks.base import Task
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
-from warpgrad.adaptation import Adaptation, Point, Transition
+from warpgrad.adaptation.base import Adaptation, Point, Transition
 from warpgrad.errors import WarpgradError
 from warpgrad.rules import SGD
 from warpgrad.tensors import Tensors, detached

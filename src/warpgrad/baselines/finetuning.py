@@ -12,12 +12,12 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from warpgrad.adaptation import Adaptation, Point
+from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.algorithms.base import Algorithm, Trace
+from warpgrad.algorithms.method import MetaUpdate, Method
+from warpgrad.algorithms.ranks import add_up
 from warpgrad.errors import WarpgradError
-from warpgrad.forward import Forward
-from warpgrad.method import MetaUpdate, Method
-from warpgrad.ranks import add_up
+from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Batch, Task
 from warpgrad.tensors import Accumulator, Tensors
 

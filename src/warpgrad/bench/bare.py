@@ -1,7 +1,7 @@
 """The loops that the engine is held against: plain PyTorch, one task and one step at a time, no checks, no stacks.
 
 They do the arithmetic of the library on the same weights and batches, and are compared with it before any clock starts.
-With `kernels`, second derivatives are taken by `warpgrad.second_order`; without, by PyTorch alone.
+With `kernels`, second derivatives are taken by `warpgrad.model.second_order`; without, by PyTorch alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from warpgrad.bench.forwards import Named
 from warpgrad.bench.workloads import Workload
 from warpgrad.keys import fold, generator
-from warpgrad.second_order import SecondOrderKernels
+from warpgrad.model.second_order import SecondOrderKernels
 from warpgrad.tensors import Tensors, laid_channels_last
 
 

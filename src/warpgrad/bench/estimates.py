@@ -25,10 +25,9 @@ from warpgrad.allocator import keep_freed_memory
 from warpgrad.bench.memory import peak_bytes
 from warpgrad.bench.timing import Spread
 from warpgrad.errors import WarpgradError
-from warpgrad.estimate import estimate
-from warpgrad.estimate_samples import buffers_watched
 from warpgrad.experiments import find_experiment
 from warpgrad.experiments.base import Config, Execution, Experiment
+from warpgrad.experiments.estimate import buffers_watched, estimate
 from warpgrad.experiments.runner import training_seconds
 
 WITHIN = 0.25

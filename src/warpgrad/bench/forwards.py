@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from warpgrad.tasks.surfaces import surface
+from warpgrad.experiments.synthetic.surfaces import surface
 
 Named = Mapping[str, Tensor]
 Loss = Callable[[Named, Named, Any, Named], Tensor]

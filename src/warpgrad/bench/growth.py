@@ -14,16 +14,16 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from warpgrad.adaptation.traced import recorded_at_once
 from warpgrad.algorithms import Algorithm, Offline, Online, Unrolled
+from warpgrad.algorithms.method import Method
 from warpgrad.bench.figures import MILLI
 from warpgrad.bench.library import Piece
 from warpgrad.bench.member import Job
 from warpgrad.bench.teams import teams
 from warpgrad.bench.timing import Spread, Way, interleaved
 from warpgrad.bench.workloads import Workload, conv, mlp
-from warpgrad.method import Method
 from warpgrad.objectives import Approximate, Exact, Objective
-from warpgrad.recording import recorded_at_once
 from warpgrad.rules import SGD
 
 FILTERS = 16

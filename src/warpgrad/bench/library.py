@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from warpgrad.algorithms import Algorithm, Continual, Offline, Online
+from warpgrad.algorithms.meta_optimiser import MetaOptimiser
+from warpgrad.algorithms.method import Group, Method
 from warpgrad.bench.bare import Bare, Weights
 from warpgrad.bench.workloads import Workload
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers import Fixed, Initialiser, Leap, MultiTask
-from warpgrad.meta_optimiser import MetaOptimiser
-from warpgrad.method import Group, Method
 from warpgrad.objectives import Approximate, Exact, InPlace, Objective
 from warpgrad.rules import SGD
 from warpgrad.tensors import Tensors

@@ -16,15 +16,15 @@ from functools import cache, partial
 import torch
 
 from warpgrad.algorithms import Algorithm, Offline, Online
+from warpgrad.algorithms.meta_optimiser import MetaOptimiser
+from warpgrad.algorithms.method import Method
+from warpgrad.algorithms.ranks import Ranks
 from warpgrad.allocator import keep_freed_memory
 from warpgrad.bench.workloads import conv
-from warpgrad.engine.distributed import joined, leave
 from warpgrad.initialisers import Leap
-from warpgrad.meta_optimiser import MetaOptimiser
-from warpgrad.method import Method
 from warpgrad.objectives import Exact
-from warpgrad.ranks import Ranks
 from warpgrad.rules import SGD
+from warpgrad.training.distributed import joined, leave
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from warpgrad.algorithms import Algorithm, Offline, Online, Unrolled
+from warpgrad.algorithms.meta_optimiser import MetaOptimiser
+from warpgrad.algorithms.method import Method
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import generator
-from warpgrad.learner import Learner
-from warpgrad.meta_optimiser import MetaOptimiser
-from warpgrad.method import Method
+from warpgrad.model.learner import Learner
+from warpgrad.model.partition import Warp
 from warpgrad.objectives import Exact
-from warpgrad.partition import Warp
 from warpgrad.rules import SGD
 from warpgrad.tasks.supervised import SupervisedTask
 

@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from warpgrad.algorithms import Unrolled
+from warpgrad.algorithms.method import Method
 from warpgrad.bench.figures import Figure, figure
 from warpgrad.bench.library import NOISE, Piece, difference
 from warpgrad.bench.timing import Way, interleaved
 from warpgrad.bench.workloads import FixedBatches, Workload, conv, mlp
 from warpgrad.errors import WarpgradError
-from warpgrad.method import Method
 from warpgrad.rules import SGD
 from warpgrad.tasks.supervised import Loss
 from warpgrad.tensors import Tensors

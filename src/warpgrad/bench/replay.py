@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from warpgrad.adaptation import Point
+from warpgrad.adaptation.base import Point
+from warpgrad.algorithms.replay import ReplayBudget, ReplayBuffer
 from warpgrad.bench.figures import MILLI
 from warpgrad.bench.timing import Spread, Way, interleaved
 from warpgrad.bench.workloads import conv
 from warpgrad.keys import generator
-from warpgrad.replay import ReplayBudget, ReplayBuffer
 from warpgrad.tensors import Tensors
 
 BUDGETS = {"memory": ReplayBudget(), "disk": ReplayBudget(memory=0)}

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.bench.drawing import growth_figure
-from warpgrad.engine.files import write_bytes
 from warpgrad.errors import WarpgradError
-from warpgrad.estimate import duration, size
+from warpgrad.experiments.estimate import duration, size
+from warpgrad.io import write_bytes
 
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 FIGURE = Path("figures/cost-growth.png")

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from typing import TextIO
 
 from warpgrad.bench.member import Job
-from warpgrad.engine.distributed import environment_alone
 from warpgrad.errors import WarpgradError
+from warpgrad.training.distributed import environment_alone
 
 PATIENCE = 300.0
 """Seconds in which a process must have started, or have done a meta-step."""

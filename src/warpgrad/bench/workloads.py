@@ -17,18 +17,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from warpgrad.adaptation.traced import PATIENCE
 from warpgrad.bench.forwards import Loss, Named, convolutional, feed_forward, on_surface
-from warpgrad.experiments.continual_setup import ContinualConfig
-from warpgrad.experiments.continual_setup import network as sine_network
-from warpgrad.forward import Forward
+from warpgrad.experiments.continual.config import ContinualConfig
+from warpgrad.experiments.continual.config import network as sine_network
+from warpgrad.experiments.synthetic.surfaces import Position, ResidualOmega, SurfaceFamily
 from warpgrad.keys import fold, generator
 from warpgrad.layers import warp_convnet
-from warpgrad.learner import Learner
 from warpgrad.maze import AgentOptions, Maze, build_learner
-from warpgrad.recording import PATIENCE
+from warpgrad.model.learner import Forward, Learner
 from warpgrad.tasks.base import Task
 from warpgrad.tasks.reinforcement import ActorCritic, EpisodeTask
-from warpgrad.tasks.surfaces import Position, ResidualOmega, SurfaceFamily
 
 MetaStep = Literal["leap", "online", "stream"]
 """Algorithm 2 with Leap and η = 1; Algorithm 1; Algorithm 3 with the in-place objective."""

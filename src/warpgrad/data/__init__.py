@@ -9,7 +9,18 @@ alphabets = Alphabets(open_store("data/omniglot"), seed=0)
 alphabets["Greek"].train_images                 uint8 [300, 1, 28, 28]
 """
 
-from warpgrad.data.alphabets import (
+from warpgrad.data.archives import Limits, find_archives, open_tree
+from warpgrad.data.download import download
+from warpgrad.data.drawn.alphabets import prepare_drawn
+from warpgrad.data.pictures import montage
+from warpgrad.data.prepared import data_name, open_prepared, prepared
+from warpgrad.data.sources.cifar import CIFAR_FS, FC100, CifarSplits, prepare_cifar
+from warpgrad.data.sources.folders import prepare_folder
+from warpgrad.data.sources.mini_imagenet import prepare_mini_imagenet
+from warpgrad.data.sources.omniglot import download_omniglot, prepare_omniglot, prepare_omniglot_few_shot
+from warpgrad.data.sources.tiered_imagenet import prepare_tiered_imagenet
+from warpgrad.data.store import Header, ImageStore, open_store
+from warpgrad.data.tasks.alphabets import (
     AlphabetData,
     AlphabetProtocol,
     Alphabets,
@@ -17,22 +28,8 @@ from warpgrad.data.alphabets import (
     split_alphabets,
     usable_alphabets,
 )
-from warpgrad.data.archives import Limits, find_archives, open_tree
-from warpgrad.data.cifar import CIFAR_FS, FC100, CifarSplits, prepare_cifar
-from warpgrad.data.class_folders import prepare_folder
-from warpgrad.data.download import download
-from warpgrad.data.drawn import prepare_drawn
-from warpgrad.data.header import Header
-from warpgrad.data.mini_imagenet import prepare_mini_imagenet
-from warpgrad.data.montage import montage
-from warpgrad.data.omniglot import download_omniglot, prepare_omniglot
-from warpgrad.data.omniglot_few_shot import prepare_omniglot_few_shot
-from warpgrad.data.partial_store import ClassImages
-from warpgrad.data.prepared import data_name, open_prepared, prepared
-from warpgrad.data.store import ImageStore, open_store
-from warpgrad.data.tiered_imagenet import prepare_tiered_imagenet
 from warpgrad.data.transform import AffineRange, draw_affine, random_affine, to_float, transform
-from warpgrad.data.writing import write
+from warpgrad.data.writing import ClassImages, write
 
 __all__ = [
     "CIFAR_FS",

@@ -10,14 +10,17 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from warpgrad.data.store import Images
+from warpgrad.data.archives import Tree
+from warpgrad.data.store import Images, ImageStore
+from warpgrad.data.writing import ClassImages
 from warpgrad.errors import WarpgradError
 
 UNREADABLE = (OSError, SyntaxError, EOFError, ValueError, zlib.error, struct.error, Image.DecompressionBombError)
@@ -78,3 +81,72 @@ def _opened(encoded: bytes, where: str, remedy: str) -> Iterator[Image.Image]:
         raise WarpgradError(f"{where} is no readable image ({failure}): {remedy}.") from failure
     if deep:
         raise WarpgradError(f"{where} has more than 8 bits per pixel and channel: convert it to 8 bits first.")
+
+
+Progress = Callable[[int, int], None]
+"""Called with (classes done, classes in all) after each class."""
+
+
+class ClassFiles(NamedTuple):
+    """One class before its pictures are read."""
+
+    name: str
+    group: str
+    files: Sequence[str]
+
+
+def told(classes: Sequence[ClassImages], progress: Progress | None) -> Iterator[ClassImages]:
+    """Class after class, with `progress` told of each when it is done with."""
+    for done, item in enumerate(classes, start=1):
+        yield item
+        if progress is not None:
+            progress(done, len(classes))
+
+
+def stream(
+    classes: Sequence[ClassFiles], read: Callable[[str], Images], progress: Progress | None
+) -> Iterator[ClassImages]:
+    """Read class after class with `read(file)`: uint8 [channels, height, width], all alike."""
+    return told([ClassImages(item.name, item.group, partial(_stacked, item.files, read)) for item in classes], progress)
+
+
+def _stacked(files: Sequence[str], read: Callable[[str], Images]) -> Images:
+    return np.stack([read(file) for file in files])
+
+
+def resized(tree: Tree, size: int | None, remedy: str, *, channels: int = 3) -> Callable[[str], Images]:
+    """A `read` for `stream`: the pictures of a tree, resized to `size`×`size` where it is given."""
+    return lambda file: pixels(read_picture(tree.read(file), f"{tree.path}: {file}", remedy, channels=channels), size)
+
+
+def exactly(encoded: bytes, where: str, remedy: str, side: int) -> Images:
+    """A published RGB picture that must be `side`×`side` already."""
+    picture = read_picture(encoded, where, remedy, channels=3)
+    if picture.size != (side, side):
+        width, height = picture.size
+        raise WarpgradError(f"{where} is {width}×{height} instead of {side}×{side}: {remedy}.")
+    return pixels(picture)
+
+
+def montage(
+    store: ImageStore, classes: Sequence[int], *, drawings: int = 20, zoom: int = 1, gap: int = 2
+) -> Image.Image:
+    """The first `drawings` images of each of `classes`, dark ink on light paper for grey images, as one picture.
+
+    `zoom` repeats each pixel, so what is seen is what a network gets; a class with fewer images leaves blanks.
+    """
+    if not classes or drawings < 1 or zoom < 1:
+        raise WarpgradError("a montage needs at least one class, one drawing and a zoom of 1 or more.")
+    channels, height, width = store.shape
+    if channels not in (1, 3):
+        raise WarpgradError(f"{store.header.name} has {channels} channels; a montage shows grey (1) or RGB (3).")
+    tall, wide = height + gap, width + gap
+    page = np.full((len(classes) * tall + gap, drawings * wide + gap, channels), 200, dtype=np.uint8)
+    for row, class_index in enumerate(classes):
+        count = min(drawings, store.count(class_index))
+        images = store.images(class_index, range(count)).permute(0, 2, 3, 1).numpy()
+        for column, image in enumerate(images):
+            top, left = gap + row * tall, gap + column * wide
+            page[top : top + height, left : left + width] = 255 - image if channels == 1 else image
+    page = page.repeat(zoom, axis=0).repeat(zoom, axis=1)
+    return Image.fromarray(page[..., 0] if channels == 1 else page)

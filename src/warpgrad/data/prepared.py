@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 from warpgrad.data.archives import VARIABLE
-from warpgrad.data.header import FILE
-from warpgrad.data.store import ImageStore, open_store
+from warpgrad.data.store import FILE, ImageStore, open_store
 from warpgrad.errors import WarpgradError
 
 STORES = Path("data")

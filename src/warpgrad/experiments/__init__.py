@@ -6,12 +6,12 @@ from typing import Any
 
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Config, Execution, Experiment, Group, Row, Table
-from warpgrad.experiments.continual import Continual
-from warpgrad.experiments.few_shot import FewShot
-from warpgrad.experiments.maze import MazeNavigation
-from warpgrad.experiments.multi_shot import MultiShot
-from warpgrad.experiments.omniglot import Omniglot
-from warpgrad.experiments.synthetic import Synthetic
+from warpgrad.experiments.continual.experiment import Continual
+from warpgrad.experiments.few_shot.experiment import FewShot
+from warpgrad.experiments.maze.experiment import MazeNavigation
+from warpgrad.experiments.multi_shot.experiment import MultiShot
+from warpgrad.experiments.omniglot.experiment import Omniglot
+from warpgrad.experiments.synthetic.experiment import Synthetic
 
 _ALL: tuple[Experiment[Any], ...] = (Synthetic(), Omniglot(), FewShot(), MultiShot(), MazeNavigation(), Continual())
 EXPERIMENTS: dict[str, Experiment[Any]] = {experiment.name: experiment for experiment in _ALL}

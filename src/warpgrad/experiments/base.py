@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.sweep_space import Space
+from warpgrad.experiments.search_space import Space
 
 if TYPE_CHECKING:  # the report draws figures, and matplotlib is slow to import
     from warpgrad.report.page import Page

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from warpgrad.experiments.sweep_space import Choices, FloatRange, Space
+from warpgrad.experiments.search_space import Choices, FloatRange, Space
 
 Spaces = Mapping[str, Mapping[str, Space]]
 
@@ -27,7 +27,7 @@ OMNIGLOT: Spaces = {
     "warp-leap": {**_INITIALISATION, "meta_lr": _STEP_SIZE},
     **dict.fromkeys(("leap", "reptile", "fomaml", "maml", "finetuning"), _INITIALISATION),
     "sgd": _ADAPTATION,
-    **dict.fromkeys(("kfac", "kfac-curvlinops"), _KFAC),
+    "kfac": _KFAC,
 }
 
 _WARPED: Mapping[str, Space] = {"meta_lr": FloatRange(1e-4, 1e-2, log=True)}

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from warpgrad.algorithms.method import Method
 from warpgrad.errors import WarpgradError
+from warpgrad.io import read_json
 from warpgrad.keys import fold
 from warpgrad.layers import identity_, keep_variance_
 from warpgrad.layers.variance import root_mean_square
+from warpgrad.training.checkpoint import load
+from warpgrad.training.state import Weights, load_weights, weights
 
 T = TypeVar("T")
 
@@ -85,3 +90,63 @@ def side_of(shape: Shape) -> int:
     if height != width:
         raise WarpgradError(f"images are {height}×{width}; the network takes square ones.")
     return height
+
+
+def trained(make: Callable[[bool], Method], checkpoint: Path, *, adapts_head: bool = True) -> tuple[Method, list[str]]:
+    """The method of a run with its best weights, and the names of what does not fit these settings and begins anew.
+
+    Only the head may: it is then drawn afresh on every task, and what a rule or T knew of it begins at its start value.
+
+    Args:
+        make: The method for these settings, at its start; its argument says whether the head is to be a fresh one.
+        checkpoint: Of the run.
+        adapts_head: Whether adaptation would train a fresh head; where it would not, one is refused.
+    """
+    method = make(False)
+    state = load(checkpoint, method.learner.device)
+    stored: Weights = state["best"] or state["weights"]
+    anew = _misfits(weights(method), stored)
+    if anew:
+        if not adapts_head:
+            raise WarpgradError(
+                f"this method does not adapt its head, so the head of {checkpoint} must fit: evaluate with the ways "
+                "and the image size of meta-training."
+            )
+        method = make(True)
+        own = weights(method)
+        stored = {
+            group: {name: own[group][name] if name in anew else value for name, value in entries.items()}
+            for group, entries in stored.items()
+        }
+    load_weights(method, stored, checkpoint)
+    return method, anew
+
+
+def other_data(data: str, name: str, run: Path) -> list[str]:
+    """What the output says where a run is tested on other `data`, called `name`, than it was meta-trained on."""
+    before = read_json(run / "config.json")["data"]
+    if data == before:
+        return []
+    return [f"Images are normalised by the training classes of {name}, not by those of {before}."]
+
+
+def note(anew: Sequence[str]) -> list[str]:
+    """What the output says of it."""
+    if not anew:
+        return []
+    return [
+        "The head of meta-training does not fit and is drawn afresh on every task; what begins anew: "
+        f"{', '.join(dict.fromkeys(anew))}."
+    ]
+
+
+def _misfits(own: Weights, stored: Weights) -> list[str]:
+    """The parts of the head that have another shape; with them the whole head, which begins anew as one."""
+    heads = {
+        group: [name for name in entries if name.split(".")[0] == HEAD and name in stored[group]]
+        for group, entries in own.items()
+    }
+    other = [
+        name for group, names in heads.items() for name in names if stored[group][name].shape != own[group][name].shape
+    ]
+    return sorted({*other, *heads["module"]}) if other else []

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.data.prepared import DRAWN
-from warpgrad.engine.files import write_bytes
-from warpgrad.engine.run_directory import TIMES
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Group, Table
+from warpgrad.io import write_bytes
 from warpgrad.report.runs import Run
+from warpgrad.training.run_directory import TIMES
 
 FORMAT = 2
 POINTS = 1000

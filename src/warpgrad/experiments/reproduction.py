@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.data.prepared import DRAWN
-from warpgrad.engine.distributed import environment_alone
-from warpgrad.engine.files import read_json
-from warpgrad.engine.interrupts import Interrupted, Interrupts
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Config, Experiment, Group, Row, Table
 from warpgrad.experiments.records import Record, Recorded, check_commit
 from warpgrad.experiments.runner import commit, python_command, run_name, settings
+from warpgrad.io import read_json
 from warpgrad.report.runs import load_run
+from warpgrad.training.distributed import environment_alone
+from warpgrad.training.interrupts import Interrupted, Interrupts
 
 
 @dataclass(frozen=True, eq=False)

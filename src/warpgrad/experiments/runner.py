@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from warpgrad.engine.distributed import joined
-from warpgrad.engine.files import read_json, write_json
-from warpgrad.engine.run_directory import RunDirectory
-from warpgrad.engine.torch_ranks import RankLostError
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import C, Execution, Experiment
+from warpgrad.io import read_json, write_json
+from warpgrad.training.distributed import RankLostError, joined
+from warpgrad.training.run_directory import RunDirectory
 from warpgrad.version import __version__
 
 

@@ -1,12 +1,8 @@
 """Initialisers, one file each. To add one, subclass `Initialiser`: see `docs/extending.md`."""
 
 from warpgrad.initialisers.base import Initialiser, Start, ThetaGradient, Tracker
-from warpgrad.initialisers.fixed import Fixed
-from warpgrad.initialisers.gaussian import GaussianPrior
-from warpgrad.initialisers.leap import Leap
-from warpgrad.initialisers.maml import FOMAML, MAML
-from warpgrad.initialisers.multi_task import MultiTask
-from warpgrad.initialisers.reptile import Reptile
+from warpgrad.initialisers.points import FOMAML, MAML, Fixed, Leap, MultiTask, Reptile
+from warpgrad.initialisers.prior import GaussianPrior
 
 __all__ = [
     "FOMAML", "MAML", "Fixed", "GaussianPrior", "Initialiser", "Leap", "MultiTask", "Reptile", "Start",

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from warpgrad.adaptation import Adaptation, Point, Step, Transition
-from warpgrad.learner import Learner
+from warpgrad.adaptation.base import Adaptation, Point, Step, Transition
+from warpgrad.model.learner import Learner
 from warpgrad.tensors import Tensors, detached, select
 
 

@@ -4,7 +4,7 @@ Functions return plain torch modules wherever torch has the parts; the few class
 Warp parts are marked, so `Learner(model)` finds θ and φ without being told.
 """
 
-from warpgrad.layers.cavia import cavia_net
+from warpgrad.layers.baselines import cavia_net, t_net
 from warpgrad.layers.convolutional import (
     FEW_SHOT_ORDER,
     OMNIGLOT_ORDER,
@@ -13,14 +13,10 @@ from warpgrad.layers.convolutional import (
     warp_residual_block,
     warp_resnet,
 )
-from warpgrad.layers.hypernetwork import HyperState, WarpHyperCell, WarpHyperNetwork
 from warpgrad.layers.identity import identity_
-from warpgrad.layers.lstm import WarpLSTM
-from warpgrad.layers.modulation import FiLM, Scale
-from warpgrad.layers.residual import Residual
-from warpgrad.layers.tnets import t_net
+from warpgrad.layers.recurrent import HyperState, WarpHyperCell, WarpHyperNetwork, WarpLSTM
 from warpgrad.layers.variance import keep_variance_
-from warpgrad.layers.warps import OMNIGLOT_WARPS, convolutional_warp, feed_forward_warp
+from warpgrad.layers.warps import OMNIGLOT_WARPS, FiLM, Residual, Scale, convolutional_warp, feed_forward_warp
 
 __all__ = [
     "FEW_SHOT_ORDER",

@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from warpgrad.errors import WarpgradError
-from warpgrad.layers.residual import Residual
-from warpgrad.layers.warps import MakeWarp, convolutional_warp
-from warpgrad.partition import Warp
+from warpgrad.layers.warps import MakeWarp, Residual, convolutional_warp
+from warpgrad.model.partition import Warp
 
 Part = Literal["norm", "activation", "pool"]
 

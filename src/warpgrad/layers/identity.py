@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from warpgrad.errors import WarpgradError
-from warpgrad.layers.modulation import FiLM, Scale
-from warpgrad.layers.residual import Residual
+from warpgrad.layers.warps import FiLM, Residual, Scale
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -19,8 +19,7 @@ Training uses `rules.py` directly; gymnasium is needed for `environment.py` alon
 from warpgrad.maze.agents import Agent, MemorylessAgent, RNNAgent, TNetsAgent, WarpAgent
 from warpgrad.maze.catalogue import AGENTS, WARPED, AgentOptions, build_learner, task_parameters, warp_parameters
 from warpgrad.maze.plasticity import HebbianAgent, RetroactiveModulationAgent, SimpleModulationAgent
-from warpgrad.maze.references import random_moves, returns_of, wandering
-from warpgrad.maze.roll_out import MazeRollOut
+from warpgrad.maze.roll_out import MazeRollOut, random_moves, returns_of, wandering
 from warpgrad.maze.rules import Maze, MazeEpisodes
 
 __all__ = [

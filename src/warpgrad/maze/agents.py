@@ -22,10 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from warpgrad.errors import WarpgradError
-from warpgrad.layers.hypernetwork import HyperState, WarpHyperCell
-from warpgrad.maze.tape import Tape
-from warpgrad.maze.warp_tape import WarpTape
-from warpgrad.partition import Warp
+from warpgrad.layers.recurrent import HyperState, WarpHyperCell
+from warpgrad.maze.tapes import Tape, WarpTape
+from warpgrad.model.partition import Warp
 
 State = tuple[Tensor, ...]
 Step = Callable[[Tensor, State], tuple[Tensor, State]]

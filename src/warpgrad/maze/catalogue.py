@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from warpgrad.errors import WarpgradError
-from warpgrad.learner import Learner
 from warpgrad.maze.agents import Agent, MemorylessAgent, RNNAgent, TNetsAgent, WarpAgent
 from warpgrad.maze.plasticity import HebbianAgent, RetroactiveModulationAgent, SimpleModulationAgent
 from warpgrad.maze.roll_out import MazeRollOut
 from warpgrad.maze.rules import FEATURES, MOVES, Maze
+from warpgrad.model.learner import Learner
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from warpgrad.errors import WarpgradError
-from warpgrad.maze.draws import following_seeds
-from warpgrad.maze.rendering import picture
+from warpgrad.maze.random import following_seeds
 from warpgrad.maze.rules import FEATURES, MOVES, REWARD, Maze, MazeEpisodes
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -177,3 +176,18 @@ gymnasium.register(
     entry_point="warpgrad.maze.environment:MazeEnv",
     vector_entry_point="warpgrad.maze.environment:MazeVectorEnv",
 )
+
+
+FLOOR, WALL, GOAL, AGENT = (244, 244, 240), (61, 69, 78), (0, 158, 115), (193, 39, 45)
+
+
+def picture(maze: Maze, goal: int, position: int | None = None, pixels: int = 8) -> NDArray[np.uint8]:
+    """The maze with its goal and, where given, the agent; a cell is a square of `pixels`."""
+    image = np.where(maze.walls[..., None], np.array(WALL), np.array(FLOOR)).astype(np.uint8)
+    image[tuple(maze.cells[goal])] = GOAL
+    image = image.repeat(pixels, axis=0).repeat(pixels, axis=1)
+    if position is not None:
+        row, column = maze.cells[position] * pixels
+        inset = pixels // 5
+        image[row + inset : row + pixels - inset, column + inset : column + pixels - inset] = AGENT
+    return image

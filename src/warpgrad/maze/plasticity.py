@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from warpgrad.maze.agents import Agent, State, Step, drawn
-from warpgrad.maze.plastic_tape import Hebbian, PlasticTape, RetroactiveModulation, SimpleModulation, TraceRule
-from warpgrad.maze.tape import Tape
+from warpgrad.maze.tapes import Hebbian, PlasticTape, RetroactiveModulation, SimpleModulation, Tape, TraceRule
 
 ALPHA_SCALE, ETA = 0.01, 0.01
 """Standard deviation of α, and η, at the start."""

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from warpgrad.errors import WarpgradError
-from warpgrad.maze.draws import uniforms
+from warpgrad.maze.random import uniforms
 
 MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])
 """Row and column of a step up, down, to the left, to the right."""

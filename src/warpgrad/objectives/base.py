@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from warpgrad.adaptation import Adaptation, Computation, Point, Source, Transition, following
+from warpgrad.adaptation.base import Adaptation, Computation, Point, Source, Transition, following
 from warpgrad.errors import WarpgradError
-from warpgrad.learner import Learner
+from warpgrad.model.learner import Learner
 from warpgrad.rules.base import Rule
 from warpgrad.tensors import Groups, Tensors
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from warpgrad.adaptation import Adaptation, Point
+from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.tensors import Tensors, gradients
 
 

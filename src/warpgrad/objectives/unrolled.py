@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from warpgrad.adaptation import Adaptation, Computation, Point, following
+from warpgrad.adaptation.base import Adaptation, Computation, Point, following
 from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, select
 
 

@@ -16,14 +16,14 @@ from warpgrad.report.blocks import (
 from warpgrad.report.charts import Mark, Reference, Series, curves
 from warpgrad.report.figures import appearances, canvas, house_style, save
 from warpgrad.report.images import Figure, Gallery
-from warpgrad.report.intervals import Interval
 from warpgrad.report.metric_curves import metric_figures
 from warpgrad.report.overview import run_page
 from warpgrad.report.page import Page
 from warpgrad.report.provenance import configuration, repetition
 from warpgrad.report.runs import Run, load_run
-from warpgrad.report.statistics import Difference, Estimate, mean_interval, paired_difference
 from warpgrad.report.tables import Column, Table, Value
+from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
+from warpgrad.statistics.intervals import Interval
 
 __all__ = [
     "Block",

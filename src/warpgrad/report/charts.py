@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from warpgrad.errors import WarpgradError
 from warpgrad.report.figures import Appearance, appearances, canvas, house_style, save
-from warpgrad.report.intervals import t_interval
-from warpgrad.report.statistics import SEEDS_FOR_A_CLAIM
+from warpgrad.statistics.estimates import SEEDS_FOR_A_CLAIM
+from warpgrad.statistics.intervals import t_interval
 
 _DOTTED = (0, (2, 2))
 FEW = 12

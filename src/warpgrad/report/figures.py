@@ -20,7 +20,7 @@ from cycler import cycler
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
-from warpgrad.engine.files import write_bytes
+from warpgrad.io import write_bytes
 
 DOTS_PER_INCH = 2 * 96
 """Twice the resolution of the page, so that figures are sharp on dense screens."""
@@ -39,7 +39,7 @@ DASHES: tuple[tuple[float, tuple[float, ...] | None], ...] = (
 _KNOWN = {
     "warp-leap": (0, 0), "warp-maml": (0, 0), "warp-rnn": (0, 0), "warpgrad": (0, 0), "warp": (0, 0),
     "leap": (1, 0), "maml": (2, 0), "fomaml": (2, 1), "reptile": (3, 0), "finetuning": (4, 0),
-    "sgd": (7, 0), "gd": (7, 0), "momentum": (7, 1), "kfac": (5, 0), "kfac-curvlinops": (5, 2), "ewc": (5, 1),
+    "sgd": (7, 0), "gd": (7, 0), "momentum": (7, 1), "kfac": (5, 0), "ewc": (5, 1),
     "meta-sgd": (6, 0), "meta-curvature": (6, 1), "t-net": (5, 0), "mt-net": (5, 2), "cavia": (4, 0), "anil": (2, 2),
     "rnn": (7, 0), "a2c-rnn": (7, 0), "hyperrnn": (1, 0), "hebbian": (2, 0), "simple-modulation": (3, 0),
     "retroactive-modulation": (4, 0), "t-nets-rnn": (5, 0),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from warpgrad.engine.files import read_json
 from warpgrad.errors import WarpgradError
+from warpgrad.io import read_json
 from warpgrad.report.blocks import Block, Code, Paragraph, Section
 from warpgrad.report.charts import Series, curves
 from warpgrad.report.images import Figure

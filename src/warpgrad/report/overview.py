@@ -26,8 +26,8 @@ from warpgrad.report.metric_curves import by_method, is_number, metric_figures
 from warpgrad.report.page import Page
 from warpgrad.report.provenance import UNKNOWN, configuration, repetition, steps_of, time_of
 from warpgrad.report.runs import Run
-from warpgrad.report.statistics import mean_interval
 from warpgrad.report.tables import Cell, Column, Table, Value
+from warpgrad.statistics.estimates import mean_interval
 
 
 def run_page(runs: Sequence[Run]) -> Page:

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Self
 
-from warpgrad.engine.files import write_bytes
+from warpgrad.io import write_bytes
 from warpgrad.report.blocks import Outline, Section, rendered
 from warpgrad.report.images import figures_of, image_type
 from warpgrad.report.markup import Markup, element, inline

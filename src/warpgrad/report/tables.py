@@ -10,7 +10,7 @@ from warpgrad.errors import WarpgradError
 from warpgrad.report.blocks import Block, Outline
 from warpgrad.report.formatting import between, number
 from warpgrad.report.markup import Markup, element, inline, joined
-from warpgrad.report.statistics import SEEDS_FOR_A_CLAIM, Difference, Estimate
+from warpgrad.statistics.estimates import SEEDS_FOR_A_CLAIM, Difference, Estimate
 
 Best = Literal["highest", "lowest"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from warpgrad.engine.files import PARTIAL, writing
+from warpgrad.io import PARTIAL, writing
 
 _PREFIX = ".owner-"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from warpgrad.experiments.sweep_space import Choices, Space
+from warpgrad.experiments.search_space import Choices, Space
 from warpgrad.report import (
     Code,
     Collapsible,

@@ -27,7 +27,7 @@ def trial_command(experiment: Experiment[Config], config: Config, directory: Pat
 
 
 def main(words: list[str]) -> int:
-    from warpgrad.commands import run
+    from warpgrad.cli.run import run
 
     keep_freed_memory()
     try:

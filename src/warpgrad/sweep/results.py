@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Config, Experiment
-from warpgrad.experiments.sweep_space import Space
+from warpgrad.experiments.search_space import Space
 
 Direction = Literal["maximise", "minimise"]
 Search = Literal["random", "tpe"]

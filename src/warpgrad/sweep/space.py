@@ -10,8 +10,8 @@ from typing import Any
 
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Config, Experiment
+from warpgrad.experiments.search_space import Choices, FloatRange, IntRange, Space
 from warpgrad.experiments.settings_file import check_known, fitted, members, read_named, setting_kinds
-from warpgrad.experiments.sweep_space import Choices, FloatRange, IntRange, Space
 
 Described = dict[str, dict[str, Any]]
 

@@ -17,10 +17,10 @@ import sqlalchemy
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from warpgrad.engine.files import writing
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import runner
-from warpgrad.experiments.sweep_space import Choices, FloatRange, Space
+from warpgrad.experiments.search_space import Choices, FloatRange, Space
+from warpgrad.io import writing
 from warpgrad.sweep.ownership import Owner, try_lock
 from warpgrad.sweep.results import Outcome, State, Sweep
 from warpgrad.sweep.samplers import Keyed

@@ -24,16 +24,16 @@ from typing import Any
 
 from optuna.trial import Trial
 
-from warpgrad.engine.files import read_json
-from warpgrad.engine.interrupts import Interrupted, Interrupts
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Config
 from warpgrad.experiments.reproduction import started
+from warpgrad.io import read_json
 from warpgrad.sweep.ownership import is_locked
 from warpgrad.sweep.process import DIVERGED, trial_command
 from warpgrad.sweep.pruning import Prune, Watch
 from warpgrad.sweep.results import Places, trial_name
 from warpgrad.sweep.study import Record
+from warpgrad.training.interrupts import Interrupted, Interrupts
 
 Command = Callable[[Any, Any, Path], list[str]]
 

@@ -1,18 +1,12 @@
 """Tasks: what a learner is adapted to. See `warpgrad.tasks.base` for the two nouns."""
 
 from warpgrad.tasks.base import Batch, Task, TaskFamily
-from warpgrad.tasks.continual import ContinualTask
-from warpgrad.tasks.episodes import EpisodeFamily, EpisodeShape, EpisodeTask, FewShotImages
-from warpgrad.tasks.sub_tasks import SubTask, TensorSubTask
+from warpgrad.tasks.continual import ContinualTask, SubTask, TensorSubTask
 from warpgrad.tasks.supervised import FunctionFamily, SupervisedTask, TaskList, accuracy
 
 __all__ = [
     "Batch",
     "ContinualTask",
-    "EpisodeFamily",
-    "EpisodeShape",
-    "EpisodeTask",
-    "FewShotImages",
     "FunctionFamily",
     "SubTask",
     "SupervisedTask",

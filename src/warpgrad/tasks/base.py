@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from warpgrad.forward import Forward
 from warpgrad.keys import fold
+from warpgrad.model.learner import Forward
 
 Batch = Any
 """Whatever the task's losses understand: a tensor, a tuple, a dict; on the learner's device."""

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from warpgrad.errors import WarpgradError
-from warpgrad.forward import Forward
 from warpgrad.keys import generator
+from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Task, TaskFamily
 
 

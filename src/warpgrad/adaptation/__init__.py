@@ -1,0 +1,1 @@
+"""One task under adaptation, its stacked and its traced form, and `adapt`."""

@@ -1,0 +1,261 @@
+"""Adaptation: θ_{k+1} = U(θ_k; φ) on one task.
+
+`Adaptation` is one task under adaptation, evaluated one at a time: the reference that every fast path is
+tested against. `warpgrad.adaptation.stacked.BatchedAdaptation` has the same methods for many tasks at once, so
+objectives, initialisers and algorithms are written once.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Literal, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.keys import fold
+from warpgrad.model.learner import Forward, Learner, Way
+from warpgrad.rules.base import Rule
+from warpgrad.tasks.base import Task
+from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, shapes
+
+T = TypeVar("T")
+Role = Literal["loss", "meta_loss", "start_loss"]
+Source = Literal["adapt_batch", "meta_batch", "start_batch"]
+Step = int | tuple[int, ...]
+"""k, or the k of each point where points from different steps are stacked."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place on a trajectory, (k, θ_k, buffers, rule state): what the sum of Eq. 11 runs over."""
+
+    k: Step
+    theta: Tensors
+    buffers: Tensors
+    state: Tensors
+    marks: Tensors = field(default_factory=dict)
+    """θ of earlier points that meta-losses refer to, see `Task.marks`: the i-th one's parameters are `i/name`."""
+
+    def groups(self) -> Groups:
+        return {"theta": self.theta, "buffers": self.buffers, "state": self.state, "marks": self.marks}
+
+    @classmethod
+    def of(cls, k: Step, groups: Groups) -> Point:
+        """The inverse of `groups`."""
+        return cls(k, groups["theta"], groups["buffers"], groups["state"], groups["marks"])
+
+
+@dataclass(frozen=True)
+class Inner:
+    """L_task and its gradient at a point; with a graph, `theta` is the leaf the gradient was taken for."""
+
+    loss: Tensor
+    gradient: Tensors
+    theta: Tensors
+    buffers: Tensors
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One adaptation step, outside any graph: from `point` to `after`."""
+
+    point: Point
+    loss: Tensor
+    gradient: Tensors
+    after: Point
+
+
+class Computation(ABC, Generic[T]):
+    """Something to compute at a point of a trajectory: a step, an objective, a gradient through several steps."""
+
+    reads: tuple[tuple[Source, int], ...]
+    """The batches that it looks at, each with how many steps it lies after the point's."""
+
+    @abstractmethod
+    def step(self, adaptation: Adaptation, point: Point) -> T:
+        """The result, by plain evaluation."""
+
+    @abstractmethod
+    def groups(self, result: T) -> Groups:
+        """A result as named tensors by role, its losses among them: what a recording of it returns."""
+
+    @abstractmethod
+    def result(self, groups: Groups, point: Point) -> T:
+        """The inverse of `groups`."""
+
+
+class Adaptation:
+    """One task under adaptation with a learner and a rule."""
+
+    size = 1
+    """How many tasks advance together."""
+    mapped = False
+    """Whether losses are evaluated by `torch.vmap` over a stack of tasks."""
+
+    def __init__(self, learner: Learner, rule: Rule, task: Task, key: int) -> None:
+        """`key` seeds the start and the dropout masks of this task in this meta-step."""
+        self.learner = learner
+        self.rule = rule
+        self.task = task
+        self.key = key
+
+    @property
+    def one_loss(self) -> bool:
+        return self.task.one_loss
+
+    @property
+    def keys(self) -> list[int]:
+        """The key of every task that advances here."""
+        return [self.key]
+
+    def start(self, thetas: Sequence[Tensors] | None = None) -> Point:
+        """The point k = 0, at the learner's start or at the θ given for each task."""
+        begin = self.learner.start(self.key) if thetas is None else thetas[0]
+        return Point(0, begin, self.learner.buffers(), self.rule.init(begin))
+
+    def task_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step) -> tuple[Tensor, Tensors]:
+        """L_task(θ; φ) on the batch of step k, and the buffers after it."""
+        return self._evaluate("loss", "adapt_batch", theta, buffers, k)
+
+    def meta_loss(
+        self,
+        theta: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        k: Step,
+        before: Point | None = None,
+    ) -> Tensor:
+        """L_meta(θ; φ) on the meta-batch of step k, which led from `before` to θ where a step did. The statistics it
+        moves are thrown away."""
+        return self._evaluate("meta_loss", "meta_batch", theta, buffers, k, before)[0]
+
+    def start_loss(self, point: Point) -> Tensor:
+        """L_meta(θ_0; φ) at the point k = 0."""
+        return self._evaluate("start_loss", "start_batch", point.theta, point.buffers, point.k)[0]
+
+    def in_place_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step) -> Tensor:
+        """L_meta(θ; φ) on the batch and the masks of adaptation step k."""
+        return self._evaluate("meta_loss", "adapt_batch", theta, buffers, k)[0]
+
+    def inner(self, point: Point, *, create_graph: bool = False, theta: Tensors | None = None) -> Inner:
+        """∇_θ L_task at a point. `theta` takes the place of the point's own where it carries a graph."""
+        theta = leaves(point.theta) if theta is None else theta
+        loss, buffers = self.task_loss(theta, point.buffers, point.k)
+        self.check_finite(loss, "the task loss", point.k)
+        (gradient,) = gradients(
+            loss.sum(),
+            theta,
+            what="the task loss",
+            create_graph=create_graph,
+            allow_unused=self.learner.allow_unused,
+        )
+        return Inner(loss, gradient, theta, buffers)
+
+    def update(
+        self, gradient: Mapping[str, Tensor], state: Mapping[str, Tensor], theta: Mapping[str, Tensor]
+    ) -> tuple[Tensors, Tensors]:
+        """The rule's step."""
+        return self.rule.update(gradient, state, theta, self.rule.meta)
+
+    def step(self, point: Point) -> Transition:
+        """θ_{k+1} from θ_k, with no graph left behind."""
+        inner = self.inner(point)
+        with torch.no_grad():
+            theta, state = self.update(inner.gradient, point.state, point.theta)
+        return self.transition(point, inner, theta, state)
+
+    def compute(self, computation: Computation[T], point: Point) -> T:
+        """The result of a computation at a point; by plain evaluation here, faster where an engine knows how."""
+        return computation.step(self, point)
+
+    def transition(self, point: Point, inner: Inner, theta: Tensors, state: Tensors) -> Transition:
+        """The step that an objective has computed already, freed from its graph."""
+        after = Point(following(point.k), detached(theta), inner.buffers, detached(state), point.marks)
+        return Transition(point, inner.loss.detach(), detached(inner.gradient), after)
+
+    def marked(self, point: Point) -> Point:
+        """The point, with its θ among its marks where the task will refer to it."""
+        if not isinstance(point.k, int) or not self.task.marks(point.k):
+            return point
+        place = len(point.marks) // len(point.theta)
+        own = {f"{place}/{name}": value for name, value in point.theta.items()}
+        return replace(point, marks={**point.marks, **own})
+
+    def check_finite(self, loss: Tensor, what: str, k: Step) -> None:
+        """Stop at the first NaN, with the task and the step, before it reaches any parameter."""
+        if not math.isfinite(loss.item()):
+            raise non_finite(self.task, what, loss.item(), k)
+
+    def gather(self, trees: Sequence[Tensors]) -> Tensors:
+        """One nest of tensors for all tasks from one for each."""
+        return trees[0]
+
+    def split(self, tree: Tensors) -> list[Tensors]:
+        """One nest of tensors for each task from one for all: the inverse of `gather`."""
+        return [tree]
+
+    def total(self, tree: Tensors) -> Tensors:
+        """The sum over tasks."""
+        return tree
+
+    def per_task(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Apply a function of one task's tensors: directly here, mapped over the stack in the batched engine."""
+        return function(*arguments)
+
+    def _evaluate(
+        self,
+        loss: Role,
+        batch: Source,
+        theta: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        k: Step,
+        before: Point | None = None,
+    ) -> tuple[Tensor, Tensors]:
+        # Adaptation and the in-place objective share masks because they share the batch.
+        key = fold(self.key, cast(int, k), batch)
+        forward = self.learner.bind(theta, buffers, way=way(before), key=key)
+        value = scored(self.task, loss, forward, getattr(self.task, batch)(k), k)
+        return value, forward.buffers
+
+
+def way(before: Point | None) -> Way:
+    """What a meta-loss can look back to from a θ that a step from `before` led to."""
+    return Way({}, {}) if before is None else Way(before.theta, before.marks)
+
+
+def scored(task: Task, role: Role, forward: Forward, batch: Any, k: Step) -> Tensor:
+    """A task's loss on a batch; what fails in the user's code is named with the task, the step and the shapes."""
+    try:
+        loss: Any = getattr(task, role)(forward, batch)
+    except (RuntimeError, IndexError, TypeError) as error:
+        raise WarpgradError(
+            f"task '{task.name}' failed in {role} at step {k} on a batch of shapes {shapes(batch)}: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+    if not isinstance(loss, Tensor) or loss.ndim != 0:
+        got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise WarpgradError(f"{role} of task '{task.name}' must be a scalar tensor, not {got}; take its mean or sum.")
+    return loss
+
+
+def non_finite(task: Task, what: str, value: float, k: Step) -> NonFiniteError:
+    return NonFiniteError(
+        f"{what} of task '{task.name}' is {value} at step {k}: "
+        "lower the inner step size or clip the inner gradient with Clip(...)."
+    )
+
+
+def following(k: Step, steps: int = 1) -> Step:
+    """k + 1, or so many steps later."""
+    return k + steps if isinstance(k, int) else tuple(step + steps for step in k)
+
+
+def check_steps(steps: int) -> int:
+    """K, checked."""
+    if steps < 1:
+        raise WarpgradError(f"steps={steps}: adaptation needs at least 1 step.")
+    return steps

@@ -1,0 +1,305 @@
+"""Programs: a computation on a stack of tasks, recorded once and played back.
+
+Small networks spend their time around their kernels: in autograd, in `vmap`, in exchanging parameters. A step of
+stacked tasks is a pure function of tensors, and the next step is the same function of others. So its operations,
+backward passes and second derivatives included, are recorded as a flat list (`make_fx`), those without effect are
+struck out, and the list is called instead. It is the same arithmetic in the same order: a program whose numbers are
+not bit for bit those of what it replaces is not used, so it cannot matter when a run begins to use one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.func import functionalize
+from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from warpgrad.adaptation.base import Adaptation, Computation, Point, Source, Step, Transition, following
+from warpgrad.adaptation.stacked import BatchedAdaptation
+from warpgrad.model.learner import Learner
+from warpgrad.rules.base import Rule
+from warpgrad.tasks.base import Task
+from warpgrad.tensors import Groups, flattened, leaves, refilled
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 100
+"""Batches that computations of one kind see before they are recorded: recording costs as much as some hundred steps."""
+VERSIONS = 4
+"""Programs of one kind before recording is given up: settings that change all the time cannot be recorded."""
+
+Names = dict[str, tuple[str, ...]]
+"""The names of groups, by role."""
+Compute = Callable[[Groups, Sequence[Any]], Groups]
+"""A step as a function of its groups and its batches."""
+
+
+@contextmanager
+def recorded_at_once() -> Iterator[None]:
+    """Inside the block computations are recorded at their first batch: for measurements, which cannot wait as long as a
+    run can spare."""
+    global PATIENCE
+    patience, PATIENCE = PATIENCE, 0
+    try:
+        yield
+    finally:
+        PATIENCE = patience
+
+
+@dataclass
+class _Kind:
+    """Computations of one kind: how many batches they have seen, and their program where there is one."""
+
+    seen: int = 0
+    tried: bool = False
+    play: Callable[..., Sequence[Tensor]] | None = None
+    outputs: Names = field(default_factory=dict)
+
+
+class Programs:
+    """The programs of a learner and a rule, by what they depend on besides the values of tensors."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[Hashable, _Kind] = {}
+        self._versions: dict[Hashable, int] = {}
+        self._made_for: tuple[Any, ...] = ()
+
+    def begin(self, learner: Learner, rule: Rule) -> None:
+        """Forget all programs if a setting has changed that they depend on; to be called once per meta-step."""
+        now = (learner, rule, tuple(settings(learner.module)), tuple(settings(rule)))
+        if now != self._made_for:
+            self._kinds.clear()
+            self._made_for = now
+
+    def run(self, name: Hashable, compute: Compute, inputs: Groups, batches: Sequence[Any]) -> Groups | None:
+        """What `compute` returns, by its program; None where there is none (yet)."""
+        flat = [value for group in inputs.values() for value in group.values()] + flattened(batches)
+        which = (name, tuple((value.shape, value.stride(), value.dtype) for value in flat))
+        kind = self._kinds.get(which)
+        if kind is None:
+            kind = self._kinds[which] = _Kind()
+        kind.seen += len(batches)
+        if not kind.tried and kind.seen >= PATIENCE and self._versions.get(which, 0) < VERSIONS:
+            self._versions[which] = self._versions.get(which, 0) + 1
+            kind.tried = True
+            self._record(kind, compute, inputs, batches, flat)
+        if kind.play is None:
+            return None
+        with torch.no_grad():
+            found = kind.play(*flat)
+        return _grouped(kind.outputs, iter(found))
+
+    def _record(
+        self, kind: _Kind, compute: Compute, inputs: Groups, batches: Sequence[Any], flat: list[Tensor]
+    ) -> None:
+        """Record `compute`, and keep the program if its numbers are those of `compute` to the last bit."""
+        outputs: Names = {}
+        flat = _distinct(flat)
+
+        def pure(*values: Tensor) -> list[Tensor]:
+            place = iter(values)
+            found = compute(_grouped(_names(inputs), place), refilled(batches, place))
+            outputs.update(_names(found))
+            return [value for group in found.values() for value in group.values()]
+
+        try:
+            with_autograd = make_fx(pure, tracing_mode="fake")(*flat)
+            with torch.no_grad():  # once more, so that operations in place become others: what is left has no effects
+                graph = make_fx(functionalize(with_autograd), tracing_mode="fake")(*flat)
+        # Whatever a model does that cannot be recorded, it was just computed without: any error only means that.
+        except Exception as error:
+            logger.info(
+                "steps are not recorded: %s", str(error).splitlines()[0] if str(error) else type(error).__name__
+            )
+            return
+        simplify(graph.graph)
+        graph.recompile()
+        with torch.no_grad():
+            found = graph.forward(*flat)
+        if all(torch.equal(ours, theirs) for ours, theirs in zip(found, pure(*flat), strict=True)):
+            kind.play, kind.outputs = graph.forward, outputs
+        else:
+            logger.info("steps are not recorded: the numbers of their program differ")
+
+
+def simplify(graph: Graph) -> None:
+    """Strike out what changes no number: copies of references, views that undo each other, products with 1, what was
+    computed before."""
+    seen: dict[Hashable, Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        _shorten(node)
+        same = node.args[0] if _changes_nothing(node) else seen.setdefault(_meaning(node), node)
+        if same is not node:
+            node.replace_all_uses_with(same)
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+
+
+def settings(owner: Any) -> Iterator[Hashable]:
+    """The plain values among an object's attributes, and those of the modules and rules within it.
+
+    They are baked into a program: where one is changed between meta-steps, another program is due.
+    """
+    for one in owner.modules() if isinstance(owner, torch.nn.Module) else [owner]:
+        for name, value in vars(one).items():
+            if isinstance(value, Rule):
+                yield from settings(value)
+            elif name != "training" and _plain(value):
+                yield name, value
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(_plain(entry) for entry in value)
+    return isinstance(value, int | float | str)
+
+
+_ATEN = torch.ops.aten
+_RESHAPES = (_ATEN.view.default, _ATEN._unsafe_view.default)
+_SWAPS = (_ATEN.t.default, _ATEN.transpose.int)
+"""Their own inverses."""
+
+
+def _shorten(node: Node) -> None:
+    """Let a reshape of a reshape, and a swap of the same swap, start from where the first one did."""
+    inner = node.args[0] if node.args else None
+    if not isinstance(inner, Node) or inner.op != "call_function":
+        return
+    if node.target is _ATEN.view.default and inner.target in _RESHAPES:
+        node.args = (inner.args[0], *node.args[1:])
+    elif node.target in _SWAPS and inner.target is node.target and inner.args[1:] == node.args[1:]:
+        node.target, node.args = _ATEN.alias.default, (inner.args[0],)
+
+
+def _changes_nothing(node: Node) -> bool:
+    operation = node.target
+    if operation in (_ATEN.detach.default, _ATEN.alias.default):
+        return True
+    if operation in (*_RESHAPES, _ATEN.expand.default):
+        source = node.args[0]
+        return isinstance(source, Node) and _layout(source) == _layout(node) is not None
+    return operation is _ATEN.mul.Scalar and bool(node.args[1] == 1)
+
+
+def _layout(node: Node) -> Hashable:
+    """Shape and strides of what a node returns; None where that is not one tensor."""
+    value = node.meta.get("val")
+    return (tuple(value.shape), tuple(value.stride())) if isinstance(value, Tensor) else None
+
+
+def _meaning(node: Node) -> Hashable:
+    """Equal for nodes that compute the same: the recorded operations have no side effects."""
+    return node.target, repr(node.args), repr(node.kwargs)
+
+
+def _distinct(values: Sequence[Tensor]) -> list[Tensor]:
+    """The same values, each a tensor of its own: one that is given twice would become one input of a program."""
+    seen: set[int] = set()
+    found = []
+    for value in values:
+        found.append(value.clone() if id(value) in seen else value)
+        seen.add(id(value))
+    return found
+
+
+def _names(groups: Groups) -> Names:
+    return {role: tuple(group) for role, group in groups.items()}
+
+
+def _grouped(names: Names, values: Iterator[Tensor]) -> Groups:
+    return {role: {name: next(values) for name in own} for role, own in names.items()}
+
+
+T = TypeVar("T")
+Place = tuple[Source, int]
+
+MOST_BATCHES = 12
+"""Computations that look at more batches are not recorded: programs grow with every step, and so does recording."""
+
+
+class RecordedAdaptation(BatchedAdaptation):
+    """As `BatchedAdaptation`, which it falls back to wherever a computation has no program."""
+
+    def __init__(
+        self, learner: Learner, rule: Rule, tasks: Sequence[Task], keys: Sequence[int], programs: Programs
+    ) -> None:
+        super().__init__(learner, rule, tasks, keys)
+        self._programs = programs
+
+    def step(self, point: Point) -> Transition:
+        found = self._played(_INNER_STEP, point)
+        return super().step(point) if found is None else found
+
+    def compute(self, computation: Computation[T], point: Point) -> T:
+        found = self._played(computation, point)
+        return super().compute(computation, point) if found is None else found
+
+    def _played(self, computation: Computation[T], point: Point) -> T | None:
+        if len(computation.reads) > MOST_BATCHES:
+            return None
+        learner = self.learner
+        inputs = {**point.groups(), "phi": learner.phi, "rule": self.rule.meta, "constants": learner.constants}
+        places: list[Place] = list(computation.reads)
+        batches = [self._batches(source, following(point.k, later)) for source, later in places]
+
+        def compute(groups: Groups, given: Sequence[Any]) -> Groups:
+            recording = _Recording(self, dict(zip(places, given, strict=True)))
+            return recording.groups(computation, groups)
+
+        name = (type(computation), tuple(settings(computation)), type(self.task), self.task.stack_key)
+        groups = self._programs.run(name, compute, inputs, batches)
+        if groups is None or not all(torch.isfinite(loss).all() for loss in groups["losses"].values()):
+            return None  # where a number is not finite, plain evaluation finds it again and tells where
+        return computation.result(groups, point)
+
+
+class _InnerStep(Computation[Transition]):
+    """One adaptation step alone."""
+
+    reads = (("adapt_batch", 0),)
+
+    def step(self, adaptation: Adaptation, point: Point) -> Transition:
+        return adaptation.step(point)
+
+    def groups(self, result: Transition) -> Groups:
+        return {"losses": {"task": result.loss}, "gradient": result.gradient, **result.after.groups()}
+
+    def result(self, groups: Groups, point: Point) -> Transition:
+        after = Point.of(following(point.k), groups)
+        return Transition(point, groups["losses"]["task"], groups["gradient"], after)
+
+
+_INNER_STEP = _InnerStep()
+
+
+class _Recording(BatchedAdaptation):
+    """Tasks with all their tensors given, at step 0, and without looks at values: those are for who plays it back."""
+
+    def __init__(self, own: RecordedAdaptation, batches: Mapping[Place, Any]) -> None:
+        super().__init__(own.learner, own.rule, own.tasks, own.keys)
+        self._given = batches
+
+    def groups(self, computation: Computation[Any], given: Groups) -> Groups:
+        """The computation as a function of named tensors."""
+        own, self.rule.meta = self.rule.meta, leaves(given["rule"])
+        try:
+            with self.learner.substituted(leaves(given["phi"]), given["constants"]):
+                return computation.groups(computation.step(self, Point.of(0, given)))
+        finally:
+            self.rule.meta = own
+
+    def check_finite(self, loss: Tensor, what: str, k: Step) -> None:
+        del loss, what, k
+
+    def _batches(self, source: Source, k: Step) -> Any:
+        assert isinstance(k, int)
+        return self._given[source, k]

@@ -1,0 +1,185 @@
+"""Which engine evaluates a meta-batch: the loop, the stack, or the stack played back from a recording.
+
+Tasks are stacked only if they say that they may be, for models whose layers are known to gain from it, and after the
+stack's numbers were compared with the loop's once; otherwise the loop, with a line in the log that says why.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from warpgrad.adaptation.base import Adaptation, Point
+from warpgrad.adaptation.stacked import BatchedAdaptation
+from warpgrad.adaptation.traced import Programs, RecordedAdaptation
+from warpgrad.algorithms.method import Method
+from warpgrad.errors import WarpgradError
+from warpgrad.model.learner import Forward
+from warpgrad.tasks.base import Batch, Task
+from warpgrad.tensors import flattened, leaves, refilled
+
+logger = logging.getLogger(__name__)
+
+Engine = Literal["auto", "loop", "batched", "recorded"]
+"""`loop` takes one task at a time: the reference. `batched` stacks tasks, or fails where they cannot be. `recorded`
+does so too, and plays back the steps of a stack, see `warpgrad.adaptation.traced`. `auto` is `recorded` where that is
+known to win, else `loop`."""
+ENGINES: tuple[Engine, ...] = ("auto", "loop", "batched", "recorded")
+
+
+class EngineChoice:
+    """Turns a meta-batch into adaptations, one per task or one per stack."""
+
+    def __init__(self, engine: Engine, chunk: int) -> None:
+        if engine not in ENGINES:
+            raise WarpgradError(f"engine={engine!r} is unknown; choose one of {', '.join(ENGINES)}.")
+        self.engine = engine
+        self.chunk = chunk
+        self._checked: bool | None = None
+        self._programs = Programs()
+
+    def adaptations(self, method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> list[Adaptation]:
+        """Adaptations that together cover `tasks`."""
+        if not self.stacks(method, tasks, keys):
+            return [Adaptation(method.learner, method.rule, task, key) for task, key in zip(tasks, keys, strict=True)]
+        self._programs.begin(method.learner, method.rule)
+        chunks = [slice(begin, begin + self.chunk) for begin in range(0, len(tasks), self.chunk)]
+        return [self._stack(method, tasks[chunk], keys[chunk]) for chunk in chunks]
+
+    def stacks(self, method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> bool:
+        """Whether these tasks are stacked."""
+        if self.engine == "loop" or len(tasks) < 2:
+            return False
+        reason = _obstacle(tasks)
+        if reason is None and self.engine == "auto":
+            reason = _disadvantage(method.learner.module, method.learner.device)
+        if reason is not None:
+            if self.engine != "auto":
+                raise WarpgradError(f"engine='{self.engine}' cannot be used: {reason}.")
+            return False
+        if self._checked is None:
+            found = objection(method, tasks[:2], keys[:2])
+            self._checked = True if found is None else self._refused(*found)
+        return self._checked
+
+    def _stack(self, method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> Adaptation:
+        if self.engine == "batched":
+            return BatchedAdaptation(method.learner, method.rule, tasks, keys)
+        return RecordedAdaptation(method.learner, method.rule, tasks, keys, self._programs)
+
+    def _refused(self, reason: str, cause: Exception | None) -> bool:
+        if self.engine != "auto":
+            raise WarpgradError(f"engine='{self.engine}' cannot be used: {reason}") from cause
+        logger.info("tasks are evaluated one by one, not stacked: %s", reason)
+        return False
+
+
+def _obstacle(tasks: Sequence[Task]) -> str | None:
+    first = tasks[0]
+    if first.stack_key is None:
+        return f"task '{first.name}' has no stack_key"
+    for task in tasks:
+        if task.stack_key != first.stack_key or task.steps != first.steps:
+            return f"tasks '{first.name}' and '{task.name}' differ in stack_key or steps"
+    return None
+
+
+def _disadvantage(module: nn.Module, device: torch.device) -> str | None:
+    for child in module.modules():
+        if isinstance(child, nn.RNNBase) or (isinstance(child, _ConvNd) and device.type == "cpu"):
+            return f"{type(child).__name__} is slower stacked"
+    return None
+
+
+Tree = TypeVar("Tree")
+Cast = Callable[[Any], Any]
+"""Tensors in the precision of a probe."""
+
+TOLERANCE, TOLERANCE_SINGLE = 1e-8, 1e-3
+FAILURES = (WarpgradError, RuntimeError, TypeError, ValueError)
+"""What a model may raise in a stack, or in a precision that it was not written for."""
+
+
+def objection(method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> tuple[str, Exception | None] | None:
+    """Why these tasks must not be stacked, and what was raised; None where they may be."""
+    try:
+        with _in_double(method):
+            return _difference(method, [_InDouble(task) for task in tasks], keys, _doubled)
+    except FAILURES:
+        pass  # a model that computes with other tensors than its own and the batch's has a precision of its own
+    try:
+        return _difference(method, tasks, keys, lambda tree: tree)
+    except FAILURES as error:
+        return f"it fails on this model: {str(error).splitlines()[0]}", error
+
+
+def _difference(method: Method, tasks: Sequence[Task], keys: Sequence[int], cast: Cast) -> tuple[str, None] | None:
+    found = _numbers(method, BatchedAdaptation(method.learner, method.rule, tasks, keys), cast)
+    expected: list[Tensor] = []
+    for task, key in zip(tasks, keys, strict=True):
+        one = _numbers(method, Adaptation(method.learner, method.rule, task, key), cast)
+        expected = [a + b for a, b in zip(expected, one, strict=True)] if expected else one
+    tolerance = TOLERANCE if expected[0].dtype == torch.float64 else TOLERANCE_SINGLE
+    # A gradient that is 0 but for rounding, such as that of a bias before batch-norm, is measured by the others.
+    least = 1e-3 * torch.stack([value.norm() for value in expected]).norm()
+    for ours, theirs in zip(found, expected, strict=True):
+        if (ours - theirs).norm() > tolerance * torch.maximum(theirs.norm(), least):
+            return "its numbers differ from the loop's; do losses depend on more than the batch?", None
+    return None
+
+
+def _numbers(method: Method, adaptation: Adaptation, cast: Cast) -> list[Tensor]:
+    """Everything the first step produces, summed over tasks, so that both engines can be compared."""
+    start = adaptation.start([cast(method.learner.start(key)) for key in adaptation.keys])
+    transition, sample = method.step(adaptation, Point(start.k, start.theta, cast(start.buffers), start.state))
+    numbers = [transition.loss.sum(), *adaptation.total(transition.after.theta).values()]
+    numbers += [] if sample is None else [sample.meta_loss.sum(), *sample.phi.values(), *sample.rule.values()]
+    return numbers
+
+
+@contextmanager
+def _in_double(method: Method) -> Iterator[None]:
+    """All meta-parameters in double precision."""
+    learner, rule = method.learner, method.rule
+    own, rule.meta = rule.meta, leaves(_doubled(rule.meta))
+    try:
+        with learner.substituted(leaves(_doubled(learner.phi)), _doubled(learner.constants)):
+            yield
+    finally:
+        rule.meta = own
+
+
+def _doubled(tree: Tree) -> Tree:
+    values = (value.double() if value.is_floating_point() else value for value in flattened(tree))
+    doubled: Tree = refilled(tree, values)
+    return doubled
+
+
+class _InDouble(Task):
+    """A task with its batches in double precision."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.name, self.steps, self.stack_key = task.name, task.steps, task.stack_key
+
+    @property
+    def one_loss(self) -> bool:
+        return self.task.one_loss
+
+    def adapt_batch(self, k: int) -> Batch:
+        return _doubled(self.task.adapt_batch(k))
+
+    def meta_batch(self, k: int) -> Batch:
+        return _doubled(self.task.meta_batch(k))
+
+    def loss(self, forward: Forward, batch: Batch) -> Tensor:
+        return self.task.loss(forward, batch)
+
+    def meta_loss(self, forward: Forward, batch: Batch) -> Tensor:
+        return self.task.meta_loss(forward, batch)

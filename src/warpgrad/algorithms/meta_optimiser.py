@@ -1,0 +1,101 @@
+"""The meta-optimiser: any `torch.optim` class, one instance per group of meta-parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from warpgrad.algorithms.method import GROUPS, Group, Method
+from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.tensors import Tensors
+
+OptimiserFactory = Callable[[Iterable[Tensor]], Optimizer]
+"""E.g. `partial(torch.optim.Adam, lr=1e-3)`."""
+
+ScheduleFactory = Callable[[Optimizer], LRScheduler]
+"""E.g. `partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=1000)`; stepped once per meta-step."""
+
+
+class MetaOptimiser:
+    """Applies meta-gradients to φ, θ0, the rule's parameters and a prior, each with an optimiser of its own.
+
+    φ and θ0 are updated at different times (up to thousands of φ updates per θ0 update), so each group has its own
+    instance, and its own state. A gradient that is not finite stops the run before anything is changed.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        optimiser: OptimiserFactory | Mapping[Group, OptimiserFactory],
+        *,
+        clip: float | Mapping[Group, float] | None = None,
+        schedule: ScheduleFactory | None = None,
+    ) -> None:
+        """
+        Args:
+            optimiser: One factory for all groups, or one per group; groups that are left out do not learn.
+            clip: Largest norm of a group's meta-gradient, for all groups or per group.
+            schedule: A learning-rate schedule for every optimiser.
+        """
+        factories = optimiser if isinstance(optimiser, Mapping) else dict.fromkeys(GROUPS, optimiser)
+        unknown = [group for group in factories if group not in GROUPS]
+        if unknown:
+            raise WarpgradError(f"optimiser group {unknown[0]!r} is unknown; groups are {', '.join(GROUPS)}.")
+        self.parameters: dict[Group, Tensors] = {group: method.parameters(group) for group in GROUPS}
+        self.clip = clip if isinstance(clip, Mapping) else dict.fromkeys(GROUPS, clip)
+        self.optimisers: dict[Group, Optimizer] = {
+            group: factories[group](list(parameters.values()))
+            for group, parameters in self.parameters.items()
+            if parameters and group in factories
+        }
+        self.schedules = [schedule(item) for item in self.optimisers.values()] if schedule else []
+
+    def __call__(self, group: Group, gradient: Tensors) -> None:
+        """One step on a group of meta-parameters."""
+        optimiser = self.optimisers.get(group)
+        if optimiser is None:
+            return
+        parameters = self.parameters[group]
+        check_finite(group, gradient)
+        for name, value in gradient.items():
+            parameters[name].grad = value
+        bound = self.clip.get(group)
+        if bound is not None:
+            torch.nn.utils.clip_grad_norm_(list(parameters.values()), bound)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    def end_meta_step(self) -> None:
+        for schedule in self.schedules:
+            schedule.step()
+
+    def state(self) -> dict[str, Any]:
+        """Optimiser and schedule states, for a checkpoint."""
+        return {
+            "optimisers": {group: item.state_dict() for group, item in self.optimisers.items()},
+            "schedules": [item.state_dict() for item in self.schedules],
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        for group, item in self.optimisers.items():
+            item.load_state_dict(state["optimisers"][group])
+        for schedule, own in zip(self.schedules, state["schedules"], strict=True):
+            schedule.load_state_dict(own)
+
+
+def check_finite(group: str, gradient: Mapping[str, Tensor]) -> None:
+    """Stop at the first meta-gradient that is not finite, by the name of its parameter."""
+    if torch.nn.utils.get_total_norm(list(gradient.values())).isfinite():
+        return
+    # A norm may also overflow where all entries are finite.
+    for name, value in gradient.items():
+        if not torch.isfinite(value).all():
+            raise NonFiniteError(
+                f"the meta-gradient of {group} parameter '{name}' is not finite: lower the meta step size, or clip "
+                "meta-gradients or inner gradients."
+            )

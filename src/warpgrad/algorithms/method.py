@@ -1,0 +1,120 @@
+"""A method is a choice of parts: learner, rule, objective, initialiser, and λ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from warpgrad.adaptation.base import Adaptation, Point, Transition
+from warpgrad.algorithms.ranks import Ranks, add_up
+from warpgrad.errors import WarpgradError
+from warpgrad.initialisers.base import Initialiser, ThetaGradient
+from warpgrad.initialisers.points import Fixed
+from warpgrad.model.learner import Learner
+from warpgrad.objectives.base import Objective, ObjectiveStep
+from warpgrad.objectives.start import JudgedStart
+from warpgrad.objectives.unrolled import UnrolledStep
+from warpgrad.rules.base import Rule
+from warpgrad.tensors import Accumulator, Tensors
+
+Group = Literal["phi", "rule", "theta0", "prior"]
+"""What is meta-learned: φ, the rule's own parameters, θ0, and the spread of a prior over θ0."""
+GROUPS: tuple[Group, ...] = ("phi", "rule", "theta0", "prior")
+
+Reduction = Literal["mean", "sum"]
+
+
+class MetaUpdate(Protocol):
+    """Applies a gradient to a group of meta-parameters; a meta-optimiser, whatever else it does."""
+
+    def __call__(self, group: Group, gradient: Tensors) -> None: ...
+
+
+@dataclass
+class Method:
+    """J(φ, θ0) = L(φ) + λ C(θ0), Eq. 13, with the rule that adapts."""
+
+    learner: Learner
+    rule: Rule
+    objective: Objective | None = None
+    """L; None where only the initialisation is learned."""
+    initialiser: Initialiser = field(default_factory=Fixed)
+    """C."""
+    weight: float = 1.0
+    """λ."""
+
+    def __post_init__(self) -> None:
+        if self.weight < 0:
+            raise WarpgradError(f"weight={self.weight}: λ, the weight of the initialisation objective, must be ≥ 0.")
+        if self.objective is not None:
+            self.objective.check(self.learner, self.rule)
+        self.rule.prepare(self.learner.theta0)
+        self.initialiser.prepare(self.learner)
+
+    def parameters(self, group: Group) -> Tensors:
+        """The meta-parameters of a group; empty where the method has none."""
+        return {
+            "phi": self.learner.phi,
+            "rule": self.rule.meta,
+            "theta0": self.learner.learned_theta0,
+            "prior": self.initialiser.meta,
+        }[group]
+
+    def step(self, adaptation: Adaptation, point: Point) -> tuple[Transition, ObjectiveStep | None]:
+        """One adaptation step, with the objective's gradients where there is an objective."""
+        if self.objective is None:
+            return adaptation.step(point), None
+        sample = adaptation.compute(self.objective, point)
+        return sample.transition, sample
+
+
+class MetaGradient:
+    """g_φ and g_θ0 as they grow along trajectories, in constant memory."""
+
+    def __init__(self) -> None:
+        self._sums: dict[Group, Accumulator] = {group: Accumulator() for group in GROUPS}
+
+    @property
+    def samples(self) -> int:
+        """How many (task, step) samples are in g_φ."""
+        return self._sums["phi"].count
+
+    def add_sample(self, sample: ObjectiveStep | UnrolledStep | JudgedStart | None, count: int) -> None:
+        """g_φ ← g_φ + ∇L(φ; θ_k), for `count` stacked tasks."""
+        if sample is not None:
+            self._sums["phi"].add(sample.phi, count)
+            self._sums["rule"].add(sample.rule, count)
+
+    def add_start(self, gradient: ThetaGradient | None, adaptation: Adaptation) -> None:
+        """g_θ0 ← g_θ0 + ∇C(θ0; θ_{0:k})."""
+        if gradient is not None:
+            self._sums["theta0"].add(adaptation.total(gradient.theta0), adaptation.size)
+            self._sums["prior"].add(adaptation.total(gradient.prior), adaptation.size)
+
+    def add_up(self, ranks: Ranks, method: Method, *groups: Group) -> None:
+        """Make the sums of these groups those of all ranks; once, before they are applied."""
+        add_up(ranks, [(self._sums[group], method.parameters(group)) for group in groups])
+
+    def apply(self, update: MetaUpdate, *groups: Group, scale: float) -> None:
+        """Hand the sums, times `scale`, to the meta-optimiser and start over."""
+        for group in groups:
+            accumulator = self._sums[group]
+            if accumulator.total:
+                update(group, accumulator.scaled(scale))
+            accumulator.clear()
+
+    def state(self) -> Tensors:
+        """The sums, for a checkpoint of an algorithm that carries them over meta-steps."""
+        return {
+            f"{group}/{name}": value
+            for group, accumulator in self._sums.items()
+            for name, value in accumulator.total.items()
+        }
+
+    def load_state(self, state: Tensors, samples: int) -> None:
+        for accumulator in self._sums.values():
+            accumulator.clear()
+        for path, value in state.items():
+            group, _, name = path.partition("/")
+            self._sums[group].total[name] = value.clone()  # type: ignore[index]
+        self._sums["phi"].count = self._sums["rule"].count = samples

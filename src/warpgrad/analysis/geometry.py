@@ -1,0 +1,259 @@
+"""The metric that warp-layers induce (Eqs. 7-10), for an explicit warp Ω on flat parameters.
+
+A step along −Δθ in P is, to first order, a step along −G⁻¹∇L(γ) in W, with γ = Ω(θ) and G⁻¹ = [DΩ][DΩ]ᵀ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad, jacrev, vmap
+from torch.nn.functional import linear, pad
+
+from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.model.learner import Learner
+from warpgrad.tensors import Tensors, shapes
+
+Omega = Callable[[Tensor], Tensor]
+"""γ = Ω(θ): one flat vector to another, in operations that `torch.func` can map and differentiate."""
+
+NativeLoss = Callable[[Tensor], Tensor]
+"""L(γ): the loss on the flat parameters of the model without warp-layers, a scalar."""
+
+
+def jacobian(omega: Omega, theta: Tensor) -> Tensor:
+    """DΩ(θ), [size of γ, size of θ]; differentiable in θ and in whatever Ω is made of."""
+    return cast(Tensor, jacrev(omega)(theta))
+
+
+def metric_inverse(omega: Omega, theta: Tensor) -> Tensor:
+    """G⁻¹ = [DΩ][DΩ]ᵀ at γ = Ω(θ) (Eq. 8): what the warp preconditions gradients with in W."""
+    derivative = jacobian(omega, theta)
+    return derivative @ derivative.mT
+
+
+def condition_number(metric: Tensor) -> Tensor:
+    """Largest over smallest eigenvalue of a symmetric [..., d, d], for G and G⁻¹ alike; ∞ where it is degenerate."""
+    spectrum = _spectrum(metric)
+    smallest, largest = spectrum[..., 0], spectrum[..., -1]
+    return torch.where(smallest > 0, largest / torch.where(smallest > 0, smallest, 1.0), torch.inf)
+
+
+def is_positive_definite(metric: Tensor, *, tolerance: float | None = None) -> Tensor:
+    """Whether [..., d, d] is symmetric with all eigenvalues above `tolerance` times the largest magnitude.
+
+    By default the tolerance is 10·d·ε of the dtype, what rounding in the product [DΩ][DΩ]ᵀ can leave of a zero.
+    """
+    if tolerance is None:
+        tolerance = 10 * metric.shape[-1] * torch.finfo(metric.dtype).eps
+    spectrum = _spectrum(metric)
+    size = spectrum.abs().amax(-1)
+    symmetric = (metric - metric.mT).abs().amax((-2, -1)) <= tolerance * size
+    return symmetric & (spectrum[..., 0] > tolerance * size)
+
+
+def _spectrum(metric: Tensor) -> Tensor:
+    if not torch.isfinite(metric).all():
+        raise NonFiniteError("the metric holds NaN or infinite entries: Ω or θ has left the finite numbers.")
+    return cast(Tensor, torch.linalg.eigvalsh(metric))
+
+
+@dataclass(frozen=True)
+class PushForward:
+    """γ = Ω(θ), the gradient Δθ = ∇(L ∘ Ω)(θ) in P (Eq. 7) and its image Δγ = DΩ Δθ = G⁻¹ ∇L(γ) in W (Eq. 8)."""
+
+    gamma: Tensor
+    delta_theta: Tensor
+    delta_gamma: Tensor
+
+
+def pushed_forward(loss: NativeLoss, omega: Omega, theta: Tensor) -> PushForward:
+    """Δθ by backpropagation through Ω, as adaptation does it, and Δγ by pushing it forward with DΩ."""
+    delta_theta: Tensor = grad(lambda place: loss(omega(place)))(theta)
+    return PushForward(omega(theta), delta_theta, jacobian(omega, theta) @ delta_theta)
+
+
+def ideal_step(loss: NativeLoss, omega: Omega, theta: Tensor, alpha: float) -> Tensor:
+    """γ − α G⁻¹ ∇L(γ) at γ = Ω(θ), the argument of L in Eq. 10. For a given γ, find θ with `invert`."""
+    pushed = pushed_forward(loss, omega, theta)
+    return pushed.gamma - alpha * pushed.delta_gamma
+
+
+def taylor_error(loss: NativeLoss, omega: Omega, theta: Tensor, alpha: float) -> Tensor:
+    """(L ∘ Ω)(θ − αΔθ) − L(γ − αΔγ): what Eq. 9 says falls as α²; 0 where Ω is affine."""
+    pushed = pushed_forward(loss, omega, theta)
+    return loss(omega(theta - alpha * pushed.delta_theta)) - loss(pushed.gamma - alpha * pushed.delta_gamma)
+
+
+def flattened(tensors: Mapping[str, Tensor]) -> Tensor:
+    """θ as the flat vector that an explicit Ω takes, in the order of its names."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
+
+
+def unflattened(vector: Tensor, like: Mapping[str, Tensor]) -> Tensors:
+    """The inverse of `flattened`, with the names and shapes of `like`; differentiable."""
+    sizes = [tensor.numel() for tensor in like.values()]
+    if vector.shape != (sum(sizes),):
+        raise WarpgradError(f"a flat vector of {sum(sizes)} numbers is needed, not shape {tuple(vector.shape)}.")
+    parts = zip(like.items(), torch.split(vector, sizes), strict=True)
+    return {name: part.reshape(tensor.shape) for (name, tensor), part in parts}
+
+
+def linear_omega(learner: Learner) -> Omega:
+    """Ω of a model whose warp-layers are linear, x ↦ T x + t, each directly after a linear task layer.
+
+    γ has θ's names in θ's order: W ↦ T W and b ↦ T b + t for a warped layer, everything else as it is. The model
+    at θ equals the same model without warp-layers at γ. DΩ is constant and, with parameters sorted by column of W,
+    block-diagonal with a block T per column. Ω reads φ when it is called and is differentiable in it.
+    """
+    warps = _linear_warps(learner)
+
+    def omega(theta: Tensor) -> Tensor:
+        gamma = unflattened(theta, learner.theta0)
+        for path, warp in warps.items():
+            weight, bias = f"{path}.weight", f"{path}.bias"
+            gamma[weight] = warp.weight @ gamma[weight]
+            if bias in gamma:
+                gamma[bias] = linear(gamma[bias], warp.weight, warp.bias)
+        return flattened(gamma)
+
+    return omega
+
+
+def _linear_warps(learner: Learner) -> dict[str, nn.Linear]:
+    """The name of every warped task layer with the warp-layer behind it."""
+    module = learner.module
+    warps: dict[str, nn.Linear] = {}
+    left = set(learner.phi)
+    for path, container in module.named_modules():
+        if type(container).forward is not nn.Sequential.forward:
+            continue
+        children = [(f"{path}.{name}" if path else name, child) for name, child in container.named_children()]
+        for (task_name, task), (warp_name, warp) in pairwise(children):
+            theta = {f"{task_name}.{name}" for name, _ in task.named_parameters()}
+            phi = {f"{warp_name}.{name}" for name, _ in warp.named_parameters()}
+            both = type(task) is nn.Linear and type(warp) is nn.Linear
+            if both and theta <= set(learner.theta0) and phi <= left and len(phi) <= len(theta):
+                warps[task_name] = cast(nn.Linear, warp)
+                left -= phi
+    if left:
+        raise WarpgradError(
+            f"Ω has no explicit linear form because of '{min(left)}': every warp-layer must be an nn.Linear directly "
+            "after an nn.Linear of θ in an nn.Sequential, with a bias only where that layer has one to take it up."
+        )
+    if len(list(module.named_parameters(remove_duplicate=False))) > len(list(module.parameters())):
+        raise WarpgradError("Ω has no explicit linear form for a model with tied parameters; untie them.")
+    return warps
+
+
+@dataclass(frozen=True)
+class Inverse:
+    """Solutions of Ω(θ) = γ, one per row, and ‖Ω(θ) − γ‖; rows that are not converged hold the best that was found."""
+
+    theta: Tensor
+    residual: Tensor
+    converged: Tensor
+
+
+@torch.no_grad()
+def invert(
+    omega: Omega, gamma: Tensor, start: Tensor, *, steps: int = 100, path_steps: int = 400, tolerance: float = 1e2
+) -> Inverse:
+    """Solve Ω(θ) = γ for many γ at once, all [n, d]: damped Newton, then path following for the rows it misses.
+
+    Newton, of at most `steps`, stalls where Ω folds (DΩ singular) between start and solution. Those rows follow the
+    zeros of s(Ω(θ) − γ) + (1 − s)(θ − start) from s = 0 to 1, around turning points, for at most `path_steps`
+    (0: not at all). For Ω(θ) = θ + g(θ) with bounded g, such as a residual tanh network, that path leads to a
+    solution but for exceptional starts; give such an Ω the target as the start. A row is converged where
+    ‖Ω(θ) − γ‖ ≤ tolerance·ε·(1 + ‖γ‖), with ε that of the dtype.
+
+    What bites: where Ω folds there are several solutions, of which this is one; and an Ω that is not onto has
+    none for some γ: look at `converged`.
+    """
+    if gamma.ndim != 2 or gamma.shape != start.shape:
+        raise WarpgradError(f"invert(...) needs γ and start of one shape [n, d], not {shapes((gamma, start))}.")
+    bound = tolerance * torch.finfo(gamma.dtype).eps * (1 + gamma.norm(dim=1))
+
+    def gap(theta: Tensor, target: Tensor) -> Tensor:
+        return omega(theta) - target
+
+    theta, residual = _newton(gap, start, (gamma,), steps, bound)
+    left = torch.nonzero(~(residual <= bound)).squeeze(1)
+    if path_steps and len(left):
+        end = _followed(omega, gamma[left], start[left], path_steps, bound[left])
+        retried, distance = _newton(gap, end, (gamma[left],), steps, bound[left])
+        better = ~(residual[left] <= distance)
+        theta[left[better]], residual[left[better]] = retried[better], distance[better]
+    return Inverse(theta, residual, residual <= bound)
+
+
+def _newton(
+    gap: Callable[..., Tensor], begin: Tensor, constants: tuple[Tensor, ...], steps: int, bound: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Newton on gap(unknown, *constants) = 0 for every row, halving a step until the gap's norm falls.
+
+    The pseudo-inverse gives the shortest step where unknowns outnumber equations, and a finite one where the
+    Jacobian is singular. A row that no step improves stays where it is.
+    """
+    unknown = begin.clone()
+    active = torch.ones_like(bound, dtype=torch.bool)
+    for _ in range(steps):
+        value = vmap(gap)(unknown, *constants)
+        size = value.norm(dim=1)
+        active = active & (size > bound)
+        if not active.any():
+            break
+        slopes = _finite(vmap(jacrev(gap))(unknown, *constants))
+        direction = (torch.linalg.pinv(slopes) @ value.unsqueeze(-1)).squeeze(-1)
+        length = torch.ones_like(bound)
+        for _ in range(30):
+            trial = unknown - length.unsqueeze(1) * direction
+            better = vmap(gap)(trial, *constants).norm(dim=1) <= (1 - 1e-4 * length) * size
+            if (better | ~active).all():
+                break
+            length = torch.where(better, length, length / 2)
+        active = active & better
+        unknown = torch.where(active.unsqueeze(1), trial, unknown)
+    return unknown, vmap(gap)(unknown, *constants).norm(dim=1)
+
+
+def _followed(omega: Omega, gamma: Tensor, start: Tensor, steps: int, bound: Tensor) -> Tensor:
+    """Where the path of `invert` meets s = 1, or how far it came: steps along the tangent, pulled back by Newton."""
+
+    def homotopy(place: Tensor, target: Tensor, origin: Tensor) -> Tensor:
+        theta, s = place[:-1], place[-1]
+        return s * (omega(theta) - target) + (1 - s) * (theta - origin)
+
+    def tangent(place: Tensor) -> Tensor:
+        return cast(Tensor, torch.linalg.svd(_finite(vmap(jacrev(homotopy))(place, gamma, start)))[2][:, -1])
+
+    place = pad(start, (0, 1))
+    heading = pad(torch.zeros_like(start), (0, 1), value=1.0)
+    length = torch.full_like(bound, 0.1)
+    arrived = torch.zeros_like(bound, dtype=torch.bool)
+    for _ in range(steps):
+        direction = tangent(place)
+        direction = direction * torch.where((direction * heading).sum(1) < 0, -1.0, 1.0).unsqueeze(1)
+        ahead, missed = _newton(homotopy, place + length.unsqueeze(1) * direction, (gamma, start), 4, bound)
+        # A sharp turn or a long jump means that another branch was hit: take it shorter.
+        straight = (tangent(ahead) * direction).sum(1).abs() > 0.9
+        kept = (missed <= bound) & straight & ((ahead - place).norm(dim=1) < 2 * length) & ~arrived
+        ends = kept & (ahead[:, -1] >= 1)
+        part = torch.where(ends, (1 - place[:, -1]) / (ahead[:, -1] - place[:, -1]), 1.0).unsqueeze(1)
+        place = torch.where(kept.unsqueeze(1), place + part * (ahead - place), place)
+        heading = torch.where(kept.unsqueeze(1), direction, heading)
+        length = torch.where(kept, 1.5 * length, length / 2)
+        arrived = arrived | ends
+        if arrived.all():
+            break
+    return place[:, :-1]
+
+
+def _finite(slopes: Tensor) -> Tensor:
+    """Zero Jacobians where Ω has none: such a row stalls and is counted, instead of stopping all the others."""
+    return torch.where(torch.isfinite(slopes).all(-1).all(-1)[:, None, None], slopes, 0.0)

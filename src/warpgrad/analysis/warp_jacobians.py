@@ -1,0 +1,145 @@
+"""The factors D_x ω of Eq. 6, read from a forward pass through any model with warp-layers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from warpgrad.adaptation.base import Adaptation, check_steps
+from warpgrad.errors import WarpgradError
+from warpgrad.keys import isolated_rng
+from warpgrad.model.learner import Learner
+from warpgrad.rules.base import Rule
+from warpgrad.tasks.base import Task
+from warpgrad.tensors import Tensors
+
+
+def warp_layers(learner: Learner) -> dict[str, nn.Module]:
+    """The warp-layers ω by name: the outermost modules with a forward of their own and no parameters but φ's."""
+    left = {id(value): name for name, value in learner.phi.items()}
+    phi = set(left)
+    layers: dict[str, nn.Module] = {}
+    for path, module in learner.module.named_modules():
+        held = {id(parameter) for parameter in module.parameters()}
+        inside = any(path.startswith(f"{layer}.") for layer in layers)
+        if held and held <= phi and not inside and type(module).forward is not nn.Module.forward:
+            layers[path] = module
+            left = {key: name for key, name in left.items() if key not in held}
+    if left:
+        raise WarpgradError(
+            f"warp parameter '{min(left.values())}' is in no module with warp parameters alone, so there is no "
+            "warp-layer to differentiate; put it into a module of its own."
+        )
+    return layers
+
+
+def warp_jacobians(
+    learner: Learner,
+    theta: Mapping[str, Tensor],
+    buffers: Mapping[str, Tensor],
+    args: tuple[Any, ...],
+    *,
+    layers: Collection[str] | None = None,
+    key: int = 0,
+    training: bool = True,
+) -> Tensors:
+    """D_x ω of every warp-layer (or of those in `layers`) for each example in one forward call: [batch, out, in].
+
+    x is a layer's first argument, with the batch first; a one-dimensional x is a single example. Of several
+    calls, those without gradient are left out and the others stand one after the other in the batch. Where
+    examples meet inside a layer, as in batch-norm, each Jacobian is that of an example's own output.
+    """
+    with isolated_rng(learner.device), torch.enable_grad(), _recorded(learner, layers) as found:
+        learner.bind(theta, buffers, key=key, training=training)(*args)
+    return found
+
+
+def warp_jacobians_along(
+    learner: Learner,
+    rule: Rule,
+    task: Task,
+    steps: int,
+    *,
+    every: int = 1,
+    key: int = 0,
+    layers: Collection[str] | None = None,
+) -> Iterator[tuple[int, Tensors]]:
+    """(k, `warp_jacobians` at θ_k on the batch of step k) for k = 0, every, 2·every, … of the K steps of a task."""
+    check_steps(steps)
+    if every < 1:
+        raise WarpgradError(f"every={every}: look at the warp after at least 1 step.")
+    adaptation = Adaptation(learner, rule, task, key)
+    point = adaptation.start()
+    for k in range(steps):
+        # Entered anew for every step, so that the caller's random state is its own between them.
+        with isolated_rng(learner.device), _recorded(learner, () if k % every else layers) as found:
+            point = adaptation.step(point).after
+        if k % every == 0:
+            yield k, found
+
+
+class _Probe:
+    """Two hooks around a warp-layer that differentiate its output by its input in the graph of the very call,
+    hence with its φ, statistics and masks, and leave the model's values and gradients as they are."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.jacobians: list[Tensor] = []
+        self._inputs: list[Tensor] = []
+
+    def enter(self, _: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        x = arguments[0] if arguments else None
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise WarpgradError(f"warp-layer '{self.name}' needs a floating-point tensor as its first argument.")
+        x = x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
+        self._inputs.append(x)
+        # A layer that works in place then writes into the copy, not into what is differentiated by.
+        return x.clone(), *arguments[1:]
+
+    def leave(self, _: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+        x, y = self._inputs.pop(), output[0] if isinstance(output, tuple) else output
+        if not torch.is_grad_enabled():
+            return
+        batch = 1 if x.ndim == 1 else len(x)
+        if not isinstance(y, Tensor) or (x.ndim > 1 and (y.ndim < 2 or len(y) != batch)):
+            raise WarpgradError(f"warp-layer '{self.name}' must return a tensor with the batch of its input first.")
+        self.jacobians.append(_per_example(y.reshape(batch, -1), x))
+
+
+def _per_example(rows: Tensor, x: Tensor) -> Tensor:
+    """∂ rows[i] / ∂ x[i] for every i, from the graph between them."""
+    batch, size = rows.shape
+    basis, place = torch.eye(size).to(rows).unsqueeze(1), torch.eye(batch).to(rows).unsqueeze(2)
+
+    def pulled_back(cotangents: Tensor) -> Tensor:
+        (found,) = torch.autograd.grad(rows, x, cotangents, retain_graph=True, is_grads_batched=True)
+        return found.reshape(len(cotangents), batch, -1)
+
+    # Only where a layer mixes examples does the output of one depend on the input of another; then each needs a
+    # backward pass of its own. Unequal weights keep the outputs from cancelling in this test.
+    if not pulled_back(place[:1] * torch.linspace(1, 2, size).to(rows))[0, 1:].any():
+        return pulled_back(basis.expand(size, batch, size)).transpose(0, 1)
+    return torch.stack([pulled_back(basis * place[example])[:, example] for example in range(batch)])
+
+
+@contextmanager
+def _recorded(learner: Learner, names: Collection[str] | None) -> Iterator[Tensors]:
+    """Watch warp-layers during the block, after which the Jacobians are there and the hooks gone, however it ends."""
+    layers = warp_layers(learner)
+    probes = [_Probe(name) for name in (layers if names is None else names)]
+    found: Tensors = {}
+    with ExitStack() as stack:
+        for probe in probes:
+            if probe.name not in layers:
+                raise WarpgradError(f"'{probe.name}' is no warp-layer of the model; it has {', '.join(layers)}.")
+            stack.callback(layers[probe.name].register_forward_pre_hook(probe.enter).remove)
+            stack.callback(layers[probe.name].register_forward_hook(probe.leave).remove)
+        yield found
+    for probe in probes:
+        if not probe.jacobians:
+            raise WarpgradError(f"warp-layer '{probe.name}' was not called with gradients: nothing to differentiate.")
+        found[probe.name] = torch.cat(probe.jacobians)

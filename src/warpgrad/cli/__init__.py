@@ -1,0 +1,1 @@
+"""The command line, one file for a group of commands."""

@@ -1,0 +1,148 @@
+"""Hands: how different people draw the same character.
+
+What is steady in a hand (slant, proportions, where on the page, nib, care) goes through all it writes; the rest is
+drawn anew for each drawing. Lengths are in half pages, as glyphs are laid out at half the width of the page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from warpgrad.data.drawn.glyphs import Draws, Floats, Glyph, curve
+from warpgrad.data.store import Images
+
+NIB = 0.64
+"""Radius of a usual nib, in pixels of a 28×28 page."""
+_PAGE = 28.0
+_CENTRE = 0.483
+"""People draw a little above and left of the middle."""
+_KNOT = 16
+"""Points of a path between two knots of the tremor."""
+
+
+@dataclass(frozen=True)
+class Hands:
+    """What is steady in n hands; one row per hand in every field."""
+
+    slant: Floats
+    turn: Floats
+    stretch: Floats
+    place: Floats
+    nib: Floats
+    loose: Floats
+    """How carelessly it draws: 1 is usual."""
+    rounding: Floats
+    """How much it rounds corners."""
+
+    def __len__(self) -> int:
+        return len(self.nib)
+
+
+def draw_hands(draws: Draws, count: int) -> Hands:
+    """The people who draw one alphabet; some alphabets are drawn with more care than others by all."""
+    care = draws.number(0.65, 1.35)
+    return Hands(
+        slant=draws.bell(0.1, (count,)),
+        turn=draws.bell(0.06, (count,)),
+        stretch=1.0 + draws.bell(0.07, (count, 2)),
+        place=draws.bell(0.049, (count, 2)),
+        nib=NIB * (1.0 + draws.uniform(-0.06, 0.06, (count,))),
+        loose=care * draws.uniform(0.5, 1.5, (count,)),
+        rounding=draws.uniform(0.0, 0.2, (count,)),
+    )
+
+
+def draw_glyph(draws: Draws, glyph: Glyph, hands: Hands, size: int) -> Images:
+    """One drawing of `glyph` by each hand: uint8 [n, 1, size, size], ink 255 on paper 0."""
+    count = len(hands)
+    # Now and then somebody slips.
+    slip = draws.uniform(0.0, 1.0, (count,)) < 0.12
+    loose = (hands.loose * (1.0 + 0.8 * slip))[:, None, None]
+    page = np.concatenate([_stroke(draws, *stroke, hands, loose) for stroke in glyph], axis=1)
+    page = _bent(page, draws.bell(0.15, (3, count, 1, 2)) * loose)
+    page = page * (1.0 + draws.bell(0.08, (count, 1, 1)))
+    page = page * (hands.stretch * (1.0 + draws.bell(0.07, (count, 2))))[:, None]
+    page = _turned(page, hands.turn + draws.bell(0.05, (count,)))
+    page = _slanted(page, hands.slant)
+    page = page + (hands.place + draws.bell(0.075, (count, 2)))[:, None]
+    return render(size * (_CENTRE + 0.5 * page), hands.nib * (size / _PAGE), size)[:, None]
+
+
+def draw_model(glyph: Glyph, size: int) -> Images:
+    """The glyph itself, as no hand draws it: uint8 [size, size]."""
+    page = np.concatenate([curve(stroke.points[None], np.array([stroke.roundness])) for stroke in glyph], axis=1)
+    model: Images = render(size * (0.5 + 0.5 * page), np.array([NIB * (size / _PAGE)]), size)[0]
+    return model
+
+
+def _stroke(draws: Draws, points: Floats, roundness: float, hands: Hands, loose: Floats) -> Floats:
+    """One stroke by each hand: misplaced, missized, its points shifted (neighbours alike), its course trembling."""
+    count = len(hands)
+    noise = draws.bell(0.05, (count, len(points) + 2, 2)) * loose
+    drawn = points + (noise[:, :-2] + 2.0 * noise[:, 1:-1] + noise[:, 2:]) / np.sqrt(6.0)
+    centre = (drawn.min(axis=1, keepdims=True) + drawn.max(axis=1, keepdims=True)) * 0.5
+    drawn = centre + (drawn - centre) * (1.0 + draws.bell(0.09, (count, 1, 2)) * loose)
+    drawn = drawn + draws.bell(0.04, (count, 1, 2)) * loose
+    path = curve(drawn, np.minimum(0.55, roundness + hands.rounding))
+    return path + _tremor(draws, count, path.shape[1]) * loose
+
+
+def _tremor(draws: Draws, count: int, points: int) -> Floats:
+    knots = draws.bell(0.01, (count, points // _KNOT + 2, 2))
+    place = np.arange(points)
+    before, part = place // _KNOT, (place % _KNOT / _KNOT)[:, None]
+    between: Floats = knots[:, before] * (1.0 - part) + knots[:, before + 1] * part
+    return between
+
+
+def _bent(page: Floats, bend: Floats) -> Floats:
+    """Bent smoothly as a whole: a quadratic in the place on the page."""
+    x, y = page[..., 0:1], page[..., 1:2]
+    bent: Floats = page + bend[0] * (x * x) + bend[1] * (x * y) + bend[2] * (y * y)
+    return bent
+
+
+def _turned(page: Floats, turn: Floats) -> Floats:
+    """By about `turn` radians; the half-angle form needs no sine."""
+    half = turn[:, None] * 0.5
+    whole = 1.0 + half * half
+    cosine, sine = (1.0 - half * half) / whole, 2.0 * half / whole
+    x, y = page[..., 0], page[..., 1]
+    return np.stack([cosine * x - sine * y, sine * x + cosine * y], axis=-1)
+
+
+def _slanted(page: Floats, slant: Floats) -> Floats:
+    x, y = page[..., 0], page[..., 1]
+    return np.stack([x - y * slant[:, None], y], axis=-1)
+
+
+_FINE = 4
+"""Fine pixels per pixel and direction: an image has _FINE² + 1 grey levels of ink."""
+
+
+def render(paths: Floats, radius: Floats, size: int) -> Images:
+    """Stamp a round nib of `radius` [n] along `paths` [n, points, 2], all in pixels: uint8 [n, size, size], ink 255.
+
+    The page is drawn black on white at four times the size and averaged down, which is what antialiases it.
+    """
+    fine = size * _FINE
+    reach = int(np.ceil(radius.max() * _FINE))
+    span = np.arange(-reach, reach + 1)
+    down, right = (grid.ravel() for grid in np.meshgrid(span, span, indexing="ij"))
+    # A margin that takes what falls off the page: a nib held just outside of it leaves no ink.
+    margin = 2 * reach + 1
+    wide = fine + 2 * margin
+    centre = np.clip(np.floor(paths * _FINE), -reach - 1, fine + reach).astype(np.int64) + margin
+    corner = centre[..., 1] * wide + centre[..., 0]
+    page = np.zeros((len(paths), wide * wide), dtype=np.uint8)
+    for sheet, cells, nib in zip(page, corner, radius, strict=True):
+        inside = down * down + right * right <= nib * nib * (_FINE * _FINE)
+        offsets = (down * wide + right)[inside]
+        sheet[(cells[:, None] + offsets).ravel()] = 1
+    kept = page.reshape(-1, wide, wide)[:, margin : margin + fine, margin : margin + fine]
+    ink = kept.reshape(-1, size, _FINE, size, _FINE).sum(axis=(2, 4), dtype=np.int64)
+    levels: npt.NDArray[np.int64] = (ink * 255 + _FINE * _FINE // 2) // (_FINE * _FINE)
+    return levels.astype(np.uint8)

@@ -1,0 +1,211 @@
+"""Any pictures that lie in class folders: a person's own data set.
+
+    <class>/<picture>                                 the splits are drawn: 64 / 16 / 20 % of the classes, by a seed
+    <class>/<picture>, train.txt, val.txt, test.txt   each file names its classes, one a line
+    train|val|test/<class>/<picture>                  the folders are the splits
+
+packed in a zip or not. Every format that Pillow opens is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image
+
+from warpgrad.data.archives import Tree, open_tree
+from warpgrad.data.pictures import ClassFiles, Progress, look, resized, stream
+from warpgrad.data.prepared import TITLES
+from warpgrad.data.splits import FILE_NAMES, SPLITS, check_splits, draw_splits, fractions, lines_of
+from warpgrad.data.store import ImageStore
+from warpgrad.data.writing import check_vacant, write
+from warpgrad.errors import WarpgradError
+
+_REMEDY = "mend or remove that file"
+_SPLIT_OF = {name: split for split, names in FILE_NAMES.items() for name in names}
+
+
+class Layout(NamedTuple):
+    """What a tree of class folders holds."""
+
+    classes: list[ClassFiles]
+    """Sorted by name, as their files are."""
+    splits: dict[str, list[str]] | None
+    """None where the tree tells none."""
+    left_out: list[str]
+    """Files that are no pictures, by their names."""
+
+
+def prepare_folder(
+    source: Path | str,
+    destination: Path | str,
+    *,
+    name: str,
+    size: int | None = None,
+    grey: bool = False,
+    split_seed: int | None = None,
+    progress: Progress | None = None,
+    looked: Progress | None = None,
+) -> ImageStore:
+    """Make a data set called `name` of the class folders in `source`, a folder or a zip.
+
+    `size` resizes every picture to size×size; without it all must have one size. Images are stored grey where all
+    are, or with `grey`; else RGB. `split_seed` draws the splits where the source tells none (0 if not given).
+    Every file is looked at first (`looked`), so what cannot be read is named before anything is written.
+    """
+    source, destination = Path(source).expanduser(), Path(destination)
+    check_vacant(destination)
+    if size is not None and size < 1:
+        raise WarpgradError(f"images of {size}×{size} cannot be made; size must be at least 1.")
+    if not re.fullmatch(r"[\w-][\w. -]*", name) or name in TITLES or name in TITLES.values():
+        raise WarpgradError(f"'{name}' cannot name a data set of one's own: choose a plain name of no public data set.")
+    if not source.exists():
+        raise WarpgradError(f"{source} does not exist: name a folder of class folders, or a zip of one.")
+    with open_tree(source.resolve() if source.is_dir() else source) as tree:
+        layout = read_layout(tree)
+        if layout.splits is not None and split_seed is not None:
+            raise WarpgradError(f"{source} tells its splits; a split seed would have no effect: leave it out.")
+        names = [item.name for item in layout.classes]
+        seed = split_seed or 0
+        splits = layout.splits or draw_splits(names, fractions(len(names), str(source)), "split", seed)
+        sides, all_grey = _look_through(tree, layout.classes, size, looked)
+        channels = 1 if grey or all_grey else 3
+        return write(
+            destination,
+            stream(layout.classes, resized(tree, size, _REMEDY, channels=channels), progress),
+            name=name,
+            shape=(channels, sides[1], sides[0]),
+            splits=splits,
+            source=f"class folders, {source.name}",
+            licence="as that of the pictures",
+            note=_note(layout, splits, seed, size),
+            fingerprint=tree.fingerprint(),
+        )
+
+
+def read_layout(tree: Tree) -> Layout:
+    """Classes, their pictures and their splits, by the names of the files alone."""
+    paths = _below_common(tree.names)
+    pictures, left_out, texts = _sorted_out(paths)
+    if not pictures:
+        raise WarpgradError(f"{tree.path} holds no pictures in class folders: put each class into a folder of its own.")
+    by_folder = {path[0] for path in pictures} <= set(_SPLIT_OF) and all(len(path) == 3 for path in pictures)
+    depth = 3 if by_folder else 2
+    if strange := next((name for path, name in pictures.items() if len(path) != depth), None):
+        raise WarpgradError(
+            f"{tree.path}: {strange} does not lie in a class folder: pictures are <class>/<picture>, "
+            "or <class>/<picture> below train, val and test."
+        )
+    files: dict[tuple[str, ...], list[str]] = {}
+    for path, name in pictures.items():
+        files.setdefault(path[:-1], []).append(name)
+    if by_folder:
+        splits: dict[str, list[str]] | None = _split_folders(tree, list(files))
+        left_out += texts.values()
+    else:
+        splits = _split_files(tree, texts, {key[0] for key in files})
+    classes = [ClassFiles(key[-1], "", sorted(members)) for key, members in files.items()]
+    return Layout(sorted(classes, key=lambda item: item.name), splits, sorted(left_out))
+
+
+def _below_common(names: tuple[str, ...]) -> dict[tuple[str, ...], str]:
+    """Every file that is not hidden as the parts of its path, without the folders that all of them share."""
+    paths = {path: name for name in names if not _hidden(path := tuple(name.split("/")))}
+    paths = _inside(paths)
+    # A lone train/ is a split without its like, not one more folder around everything.
+    while paths and next(iter(paths))[0] not in _SPLIT_OF and (inner := _inside(paths)) != paths:
+        paths = inner
+    return paths
+
+
+def _inside(paths: dict[tuple[str, ...], str]) -> dict[tuple[str, ...], str]:
+    """Without the first folder, if all share one; files that lie in no folder share none."""
+    if len({path[0] for path in paths}) == 1 and min(map(len, paths)) > 1:
+        return {path[1:]: name for path, name in paths.items()}
+    return paths
+
+
+def _hidden(path: tuple[str, ...]) -> bool:
+    """What file managers and version control leave behind; the outermost folder may be called as it likes."""
+    inner = path[1:] or path
+    return path[0] == "__MACOSX" or any(part.startswith(".") for part in inner)
+
+
+def _sorted_out(
+    paths: dict[tuple[str, ...], str],
+) -> tuple[dict[tuple[str, ...], str], list[str], dict[str, str]]:
+    """Pictures in folders by path; files that are none; and the split files beside the folders, by split."""
+    known = {suffix for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN}
+    pictures: dict[tuple[str, ...], str] = {}
+    left_out: list[str] = []
+    texts: dict[str, str] = {}
+    for path, name in paths.items():
+        match = re.fullmatch(r"(\w+)\.txt", path[0]) if len(path) == 1 else None
+        if Path(path[-1]).suffix.lower() in known and len(path) > 1:
+            pictures[path] = name
+        elif match and _SPLIT_OF.get(match[1], "") not in ("", *texts):
+            texts[_SPLIT_OF[match[1]]] = name
+        else:
+            left_out.append(name)
+    return pictures, left_out, texts
+
+
+def _split_folders(tree: Tree, keys: list[tuple[str, ...]]) -> dict[str, list[str]]:
+    splits: dict[str, list[str]] = {split: [] for split in SPLITS}
+    for folder, name in sorted(keys):
+        splits[_SPLIT_OF[folder]].append(name)
+    check_splits(splits, {name for _, name in keys}, str(tree.path))
+    return splits
+
+
+def _split_files(tree: Tree, texts: dict[str, str], classes: set[str]) -> dict[str, list[str]] | None:
+    if not texts:
+        return None
+    if missing := [split for split in SPLITS if split not in texts]:
+        wanted = f"{FILE_NAMES[missing[0]][0]}.txt"
+        raise WarpgradError(f"{tree.path} has split files, but no {wanted}: add it, one class a line.")
+    splits = {split: lines_of(tree.read(texts[split]), f"{tree.path}: {texts[split]}") for split in SPLITS}
+    check_splits(splits, classes, str(tree.path))
+    return splits
+
+
+def _look_through(
+    tree: Tree, classes: list[ClassFiles], size: int | None, looked: Progress | None
+) -> tuple[tuple[int, int], bool]:
+    """Width and height of all images, and whether all are grey."""
+    sides = (size, size) if size is not None else None
+    all_grey = True
+    for done, item in enumerate(classes, start=1):
+        for file in item.files:
+            seen = look(tree.read(file), f"{tree.path}: {file}", _REMEDY)
+            all_grey = all_grey and seen.grey
+            sides = sides or seen.size
+            if size is None and seen.size != sides:
+                raise WarpgradError(
+                    f"{tree.path}: {file} is {seen.size[0]}×{seen.size[1]}, others are {sides[0]}×{sides[1]}: "
+                    "choose one size for all with --size."
+                )
+        if looked is not None:
+            looked(done, len(classes))
+    if sides is None:
+        raise WarpgradError(f"{tree.path} holds no pictures.")
+    return sides, all_grey
+
+
+def _note(layout: Layout, splits: dict[str, list[str]], seed: int, size: int | None) -> str:
+    parts = ["0 to 255"]
+    if size is not None:
+        parts.append(f"resized to {size}×{size} by Lanczos")
+    parts.append("splits as the source tells" if layout.splits is not None else f"splits drawn by seed {seed}")
+    if alone := len(layout.classes) - sum(map(len, splits.values())):
+        parts.append(f"{alone} classes are in no split")
+    if layout.left_out:
+        kinds = Counter(Path(name).suffix or Path(name).name for name in layout.left_out)
+        parts.append(
+            f"{len(layout.left_out)} files that are no pictures left out ({', '.join(sorted(kinds))}), "
+            f"the first {layout.left_out[0]}"
+        )
+    return "; ".join(parts)

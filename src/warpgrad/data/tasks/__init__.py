@@ -1,0 +1,1 @@
+"""Tasks drawn from image stores: alphabets, few-shot episodes, many-shot tasks."""

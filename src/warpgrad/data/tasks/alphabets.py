@@ -1,0 +1,237 @@
+"""Alphabets as tasks: which are held out, which characters and which drawings are used. All by seed (App. E).
+
+Every draw is keyed by the seed and by names, never by positions in a file or by what else was drawn: the same seed
+gives every method the same alphabets, the same 20 characters of each, and the same 15 / 5 drawings of each character.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from warpgrad.data.store import ImageStore
+from warpgrad.data.tasks.episodes import Classification, ImageBatch
+from warpgrad.data.transform import AffineRange, random_affine
+from warpgrad.errors import WarpgradError
+from warpgrad.keys import fold, generator
+from warpgrad.tasks.supervised import TaskList
+
+
+class AlphabetTask(Classification):
+    """Tell the characters of one alphabet apart.
+
+    L_task and L_meta are the same negative log-likelihood on different batches: both from all training drawings, or
+    with `meta_drawings` from separate ones. The test batch is every test drawing, each under one transformation
+    that depends on the alphabet alone.
+    """
+
+    def __init__(
+        self,
+        data: AlphabetData,
+        *,
+        batch_size: int,
+        meta_drawings: int = 0,
+        seed: int = 0,
+        ranges: AffineRange | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """
+        Args:
+            data: The alphabet's images and labels.
+            batch_size: Drawings per batch.
+            meta_drawings: Of each character, how many training drawings are kept for L_meta and are never adapted to;
+                0 takes both losses on all of them.
+            seed: Keys the batches and their transformations.
+            ranges: What transformations are drawn from; those of App. E if None.
+            device: Where the images are kept and transformed.
+        """
+        self.name = data.name
+        per_character = len(data.train_images) // len(data.characters)
+        if batch_size < 1:
+            raise WarpgradError(f"batch_size={batch_size}: a batch of alphabet '{data.name}' needs at least 1 drawing.")
+        if not 0 <= meta_drawings < per_character:
+            raise WarpgradError(
+                f"meta_drawings={meta_drawings}: each character of alphabet '{data.name}' has {per_character} training "
+                "drawings, and at least one must be left to adapt to."
+            )
+        self.batch_size = batch_size
+        self.seed = seed
+        self._ranges = ranges or AffineRange()
+        self._images = data.train_images.to(device)
+        self._labels = data.train_labels.to(device)
+        self._test = (data.test_images.to(device), data.test_labels.to(device))
+        place = torch.arange(len(data.train_images)) % per_character
+        every = torch.arange(len(data.train_images))
+        self._adapt_places = every[place < per_character - meta_drawings]
+        self._meta_places = every[place >= per_character - meta_drawings] if meta_drawings else every
+
+    def adapt_batch(self, k: int) -> ImageBatch:
+        return self._draw(self._adapt_places, k, "adapt")
+
+    def meta_batch(self, k: int) -> ImageBatch:
+        return self._draw(self._meta_places, k, "meta")
+
+    def test_batches(self) -> Iterable[ImageBatch]:
+        images, labels = self._test
+        yield random_affine(images, fold(self.name, "test"), self._ranges), labels
+
+    def with_seed(self, seed: int) -> AlphabetTask:
+        other = copy.copy(self)
+        other.seed = seed
+        return other
+
+    def _draw(self, places: Tensor, k: int, role: str) -> ImageBatch:
+        draw = generator(self.seed, k, role)
+        chosen = places[torch.randint(len(places), (self.batch_size,), generator=draw)].to(self._images.device)
+        images = random_affine(self._images[chosen], fold(self.seed, k, role), self._ranges)
+        return images, self._labels[chosen]
+
+
+def alphabet_tasks(
+    alphabets: Alphabets,
+    names: Sequence[str],
+    *,
+    batch_size: int,
+    meta_drawings: int = 0,
+    device: torch.device | str = "cpu",
+) -> TaskList:
+    """Some alphabets as a family: a meta-batch is a shuffled run through them, cycled when they are fewer, with new
+    batches and transformations each time."""
+    return TaskList(
+        [
+            AlphabetTask(alphabets[name], batch_size=batch_size, meta_drawings=meta_drawings, device=device)
+            for name in names
+        ]
+    )
+
+
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True)
+class AlphabetProtocol:
+    """The numbers of App. E."""
+
+    characters: int = 20
+    """Ways of the classification; alphabets with fewer characters are left out."""
+    train_drawings: int = 15
+    test_drawings: int = 5
+    held_out: int = 10
+    """Alphabets for meta-testing."""
+
+    def __post_init__(self) -> None:
+        if min(self.characters, self.train_drawings, self.test_drawings, self.held_out) < 1:
+            raise WarpgradError(f"{self} makes no task: each of its numbers must be at least 1.")
+
+
+@dataclass(frozen=True)
+class AlphabetSplit:
+    """The alphabets of one seed, by name; the three are disjoint."""
+
+    seed: int
+    train: tuple[str, ...]
+    """For meta-training. With more tasks, the ones of fewer tasks stay among them."""
+    validation: tuple[str, ...]
+    """What meta-training leaves over; may be empty."""
+    test: tuple[str, ...]
+    """Held out for meta-testing: the same whatever the number of meta-training tasks."""
+
+
+def split_alphabets(
+    store: ImageStore, seed: int, tasks: int, protocol: AlphabetProtocol | None = None
+) -> AlphabetSplit:
+    """Hold out alphabets for meta-testing, give the first `tasks` of the rest to meta-training, the others to
+    validation."""
+    protocol = protocol or AlphabetProtocol()
+    usable = usable_alphabets(store, protocol)
+    rest = len(usable) - protocol.held_out
+    there = f"{store.header.name} has {len(usable)} alphabets with {protocol.characters} characters or more"
+    if rest < 1:
+        raise WarpgradError(f"{there}: too few to hold out {protocol.held_out} and meta-train on the others.")
+    if not 1 <= tasks <= rest:
+        raise WarpgradError(
+            f"{there}; with {protocol.held_out} held out there can be 1 to {rest} meta-training tasks, not {tasks}."
+        )
+    order = _shuffled(usable, seed, "alphabets")
+    test, remaining = order[: protocol.held_out], order[protocol.held_out :]
+    return AlphabetSplit(seed, tuple(remaining[:tasks]), tuple(remaining[tasks:]), tuple(test))
+
+
+def usable_alphabets(store: ImageStore, protocol: AlphabetProtocol | None = None) -> tuple[str, ...]:
+    """The alphabets with enough characters, sorted by name: 46 of Omniglot's 50."""
+    protocol = protocol or AlphabetProtocol()
+    return tuple(name for name, members in store.members().items() if len(members) >= protocol.characters)
+
+
+@dataclass(frozen=True, eq=False)
+class AlphabetData:
+    """One alphabet's images, uint8 [n, channels, height, width], and labels 0..characters−1, class after class."""
+
+    name: str
+    characters: tuple[str, ...]
+    """The class name of each label."""
+    train_images: Tensor
+    train_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+
+
+class Alphabets:
+    """The data of a store's alphabets under one seed; each alphabet is read once and kept (a third of a MB)."""
+
+    def __init__(self, store: ImageStore, seed: int, protocol: AlphabetProtocol | None = None) -> None:
+        self.store = store
+        self.seed = seed
+        self.protocol = protocol or AlphabetProtocol()
+        self._members = store.members()
+        self._kept: dict[str, AlphabetData] = {}
+
+    def split(self, tasks: int) -> AlphabetSplit:
+        return split_alphabets(self.store, self.seed, tasks, self.protocol)
+
+    def __getitem__(self, name: str) -> AlphabetData:
+        """The alphabet's data; the tensors are shared by all who ask and must not be written to."""
+        if name not in self._kept:
+            self._kept[name] = self._read(name)
+        return self._kept[name]
+
+    def _read(self, name: str) -> AlphabetData:
+        members = self._members.get(name, ())
+        if len(members) < self.protocol.characters:
+            raise WarpgradError(
+                f"{self.store.header.name} has {len(members)} characters of alphabet '{name}'; "
+                f"{self.protocol.characters} are needed."
+            )
+        chosen = _shuffled(members, self.seed, "characters", name)[: self.protocol.characters]
+        pairs = [self._drawings(class_index) for class_index in chosen]
+        labels = torch.arange(len(chosen))
+        return AlphabetData(
+            name=name,
+            characters=tuple(self.store.classes[class_index] for class_index in chosen),
+            train_images=torch.cat([train for train, _ in pairs]),
+            train_labels=labels.repeat_interleave(self.protocol.train_drawings),
+            test_images=torch.cat([test for _, test in pairs]),
+            test_labels=labels.repeat_interleave(self.protocol.test_drawings),
+        )
+
+    def _drawings(self, class_index: int) -> tuple[Tensor, Tensor]:
+        name, there = self.store.classes[class_index], self.store.count(class_index)
+        train, test = self.protocol.train_drawings, self.protocol.test_drawings
+        if there < train + test:
+            raise WarpgradError(
+                f"character '{name}' of {self.store.header.name} has {there} drawings; "
+                f"{train} to train and {test} to test are needed."
+            )
+        order = _shuffled(range(there), self.seed, "drawings", name)
+        images = self.store.images(class_index, order[: train + test])
+        return images[:train], images[train:]
+
+
+def _shuffled(items: Sequence[_Item], *parts: int | str) -> list[_Item]:
+    order = torch.randperm(len(items), generator=generator(*parts)).tolist()
+    return [items[place] for place in order]

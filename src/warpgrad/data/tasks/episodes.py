@@ -1,0 +1,246 @@
+"""N-way K-shot episodes (§4.1, App. H): few images of a few classes to adapt to, L others of each to be judged on.
+
+An episode is a function of (split, seed): classes without replacement from the split, images without replacement from
+each class, the first K of them the support set, the next L the query set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from warpgrad.data.store import ImageStore
+from warpgrad.data.transform import to_float
+from warpgrad.errors import WarpgradError
+from warpgrad.keys import fold, generator
+from warpgrad.model.learner import Forward
+from warpgrad.tasks.base import Task, TaskFamily
+from warpgrad.tasks.supervised import accuracy
+from warpgrad.tensors import laid_channels_last
+
+ImageBatch = tuple[Tensor, Tensor]
+"""(images float [n, channels, height, width], labels [n])."""
+
+
+class Classification(Task):
+    """Negative log-likelihood of labels, and at test the accuracy besides. Batches are the subclass's."""
+
+    def loss(self, forward: Forward, batch: ImageBatch) -> Tensor:
+        images, labels = batch
+        return F.cross_entropy(forward(images), labels)
+
+    def metrics(self, forward: Forward, batch: ImageBatch) -> dict[str, float]:
+        images, labels = batch
+        prediction = forward(images)
+        return {
+            "loss": float(F.cross_entropy(prediction, labels).detach()),
+            "accuracy": float(accuracy(prediction, labels)),
+        }
+
+
+SAMPLE = 50
+"""Images of each training class, evenly spaced, from which the channels' mean and deviation are taken."""
+
+PRELOAD_BYTES = 2 * 1024**3
+"""A split up to this size is read into memory once; a larger one (tieredImageNet's) stays in its file."""
+
+TURNS = 4
+"""Rotations by 90° that `rotations` makes into classes of their own."""
+
+
+class FewShotImages:
+    """The splits of a store, and the channel statistics of its training split by which all of them are normalised."""
+
+    def __init__(
+        self, store: ImageStore, device: torch.device | str = "cpu", preload_bytes: int = PRELOAD_BYTES
+    ) -> None:
+        self.store = store
+        self.device = torch.device(device)
+        self.preload_bytes = preload_bytes
+        self._splits: dict[str, SplitImages] = {}
+
+    @cached_property
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """(mean, standard deviation) of each channel over `SAMPLE` images of every training class, in [0, 1].
+
+        A fixed sample instead of all images: it reads some thousand images, and no seed changes it.
+        """
+        total = square = torch.zeros(self.store.shape[0], dtype=torch.float64)
+        count = 0
+        for class_index in self.store.split("train"):
+            there = self.store.count(class_index)
+            chosen = sorted({place * there // SAMPLE for place in range(SAMPLE)})
+            pixels = self.store.images(class_index, chosen).transpose(0, 1).flatten(1).double() / 255.0
+            total = total + pixels.sum(1)
+            square = square + pixels.square().sum(1)
+            count += pixels.shape[1]
+        mean = total / count
+        deviation = (square / count - mean.square()).clamp(min=0).sqrt()
+        # A channel that never changes is left at 0 instead of being divided by 0.
+        return mean, torch.where(deviation > 0, deviation, 1.0)
+
+    def split(self, name: str) -> SplitImages:
+        """One split, read once."""
+        if name not in self._splits:
+            self._splits[name] = SplitImages(self, name)
+        return self._splits[name]
+
+    def normalised(self, images: Tensor, dtype: torch.dtype) -> Tensor:
+        """uint8 images as channels-last floats of mean 0 and deviation 1."""
+        mean, deviation = (value.to(self.device, dtype)[:, None, None] for value in self.statistics)
+        return laid_channels_last((to_float(images, self.device, dtype) - mean) / deviation)
+
+
+class SplitImages:
+    """The images of one split: one uint8 tensor in memory where they fit, else read from the file when asked for."""
+
+    def __init__(self, images: FewShotImages, name: str) -> None:
+        self.images = images
+        self.name = name
+        store = images.store
+        self.classes = store.split(name)
+        self.counts = [store.count(class_index) for class_index in self.classes]
+        self._offsets = [0]
+        for count in self.counts:
+            self._offsets.append(self._offsets[-1] + count)
+        channels, height, width = store.shape
+        self._pixels: Tensor | None = None
+        if self._offsets[-1] * channels * height * width <= images.preload_bytes:
+            self._pixels = torch.cat([store.images(class_index) for class_index in self.classes]).to(images.device)
+
+    def take(self, place: int, chosen: Tensor) -> Tensor:
+        """Some images of the split's class number `place`, uint8 [n, channels, height, width]."""
+        if self._pixels is None:
+            return self.images.store.images(self.classes[place], chosen.tolist()).to(self.images.device)
+        return self._pixels[(chosen + self._offsets[place]).to(self._pixels.device)]
+
+
+@dataclass(frozen=True)
+class EpisodeShape:
+    """N-way K-shot with L query images per class."""
+
+    ways: int = 5
+    shots: int = 1
+    query: int = 15
+
+    def __post_init__(self) -> None:
+        for name, least in (("ways", 2), ("shots", 1), ("query", 1)):
+            if getattr(self, name) < least:
+                raise WarpgradError(f"{name}={getattr(self, name)}: an episode needs at least {least}.")
+
+
+class EpisodeTask(Classification):
+    """Tell N classes apart after seeing K images of each. The support set is the batch of every adaptation step, the
+    query set that of every meta-loss, and the test."""
+
+    def __init__(self, name: str, support: ImageBatch, query: ImageBatch, classes: tuple[str, ...]) -> None:
+        self.name = name
+        self.support = support
+        self.query = query
+        self.classes = classes
+        self.stack_key = (EpisodeTask, support[0].shape, query[0].shape)
+
+    def adapt_batch(self, k: int) -> ImageBatch:
+        del k
+        return self.support
+
+    def meta_batch(self, k: int) -> ImageBatch:
+        del k
+        return self.query
+
+    def test_batches(self) -> Iterable[ImageBatch]:
+        yield self.query
+
+
+class EpisodeFamily(TaskFamily):
+    """All episodes of one split."""
+
+    def __init__(
+        self,
+        images: FewShotImages,
+        split: str,
+        shape: EpisodeShape,
+        *,
+        rotations: bool = False,
+        flips: bool = False,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """
+        Args:
+            images: The data set.
+            split: `train`, `validation` or `test`.
+            shape: Ways, shots and query images.
+            rotations: Images turned by 90°, 180° and 270° are classes of their own (Omniglot's protocol).
+            flips: Mirror each image left to right with probability ½, for meta-training.
+            dtype: Of the images.
+        """
+        self.source = images.split(split)
+        self.shape = shape
+        self.rotations = rotations
+        self.flips = flips
+        self.dtype = dtype
+        self._check(images.store)
+
+    @property
+    def classes(self) -> int:
+        """How many classes an episode draws from."""
+        return len(self.source.classes) * (TURNS if self.rotations else 1)
+
+    def sample(self, seed: int) -> EpisodeTask:
+        return self._episode(f"{self.source.name} episode", seed)
+
+    def episode(self, index: int) -> EpisodeTask:
+        """Episode number `index` of the split: the same for every method, seed and machine."""
+        return self._episode(f"{self.source.name} episode {index}", fold("episode", index))
+
+    def episodes(self, count: int) -> Iterator[EpisodeTask]:
+        """The first `count` of them, one in memory at a time."""
+        return (self.episode(index) for index in range(count))
+
+    def _episode(self, name: str, seed: int) -> EpisodeTask:
+        shape, source, store = self.shape, self.source, self.source.images.store
+        draw = generator(source.name, seed)
+        names: list[str] = []
+        support: list[Tensor] = []
+        query: list[Tensor] = []
+        for label in torch.randperm(self.classes, generator=draw)[: shape.ways].tolist():
+            place, turns = divmod(label, TURNS) if self.rotations else (label, 0)
+            order = torch.randperm(source.counts[place], generator=draw)[: shape.shots + shape.query]
+            images = source.take(place, order)
+            if turns:
+                images = torch.rot90(images, turns, dims=(2, 3))
+            if self.flips:
+                mirrored = torch.rand(len(images), generator=draw) < 0.5
+                images = torch.where(mirrored.to(images.device)[:, None, None, None], images.flip(3), images)
+            support.append(images[: shape.shots])
+            query.append(images[shape.shots :])
+            names.append(store.classes[source.classes[place]] + (f" turned {90 * turns}°" if turns else ""))
+        return EpisodeTask(name, self._batch(support), self._batch(query), tuple(names))
+
+    def _batch(self, of_classes: list[Tensor]) -> ImageBatch:
+        images = self.source.images.normalised(torch.cat(of_classes), self.dtype)
+        labels = torch.arange(len(of_classes), device=images.device).repeat_interleave(len(of_classes[0]))
+        return images, labels
+
+    def _check(self, store: ImageStore) -> None:
+        data, split, shape = store.header.name, self.source.name, self.shape
+        if self.classes < shape.ways:
+            raise WarpgradError(
+                f"split '{split}' of {data} has {self.classes} classes, too few for {shape.ways} ways; ask for fewer."
+            )
+        fewest = min(range(len(self.source.counts)), key=self.source.counts.__getitem__)
+        if self.source.counts[fewest] < shape.shots + shape.query:
+            raise WarpgradError(
+                f"class '{store.classes[self.source.classes[fewest]]}' of {data} ({split}) has "
+                f"{self.source.counts[fewest]} images, too few for {shape.shots} shots and {shape.query} query images; "
+                "ask for fewer."
+            )
+        if self.rotations and store.shape[1] != store.shape[2]:
+            raise WarpgradError(
+                f"images of {data} are not square, so turning them changes their shape; leave rotations off."
+            )

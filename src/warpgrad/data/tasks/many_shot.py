@@ -1,0 +1,217 @@
+"""N-way tasks with hundreds of images of each class (§4.2, App. H): adapted to in batches, over many steps.
+
+A task is a function of (split, seed): classes without replacement from the split, images without replacement from
+each class, the first of them to adapt to, the next L to be tested on. It holds places of images, not images: these
+stay bytes in the store until they are in a batch, so a task of thousands of large images costs nothing to draw.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from warpgrad.data.store import ImageStore
+from warpgrad.data.tasks.episodes import Classification, FewShotImages, ImageBatch, SplitImages
+from warpgrad.errors import WarpgradError
+from warpgrad.keys import fold, generator
+from warpgrad.tasks.base import TaskFamily
+
+TEST_BATCH = 100
+"""Most images of one test batch; hundreds of large ones at once would take more memory than adaptation."""
+
+
+@dataclass(frozen=True)
+class ManyShotShape:
+    """N-way tasks with up to `shots` training and exactly `test` test images per class, in batches."""
+
+    ways: int = 10
+    shots: int = 640
+    """At most; a class that has fewer gives all that `test` leaves over."""
+    test: int = 50
+    batch_size: int = 64
+    meta_images: int = 0
+    """Of each class, how many training images only L_meta sees; 0: both losses see all, in other batches."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("ways", 2), ("shots", 1), ("test", 1), ("batch_size", 1), ("meta_images", 0)):
+            if getattr(self, name) < least:
+                raise WarpgradError(f"{name}={getattr(self, name)}: a many-shot task needs at least {least}.")
+        if self.meta_images >= self.shots:
+            raise WarpgradError(
+                f"meta_images={self.meta_images} of {self.shots} shots: at least one image of each class must be left "
+                "to adapt to."
+            )
+
+    def training_images(self, count: int) -> int:
+        """How many of a class of `count` images are for training."""
+        return min(self.shots, count - self.test)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Some images of a task: the label of each, and which image of its class it is."""
+
+    labels: Tensor
+    images: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: Tensor) -> Chosen:
+        return Chosen(self.labels[index], self.images[index])
+
+
+class ManyShotTask(Classification):
+    """Tell N classes apart. L_task and L_meta are the same negative log-likelihood on different random batches, drawn
+    from all training images whatever their class; the test batches are the held-out images."""
+
+    def __init__(
+        self,
+        name: str,
+        source: SplitImages,
+        places: list[int],
+        *,
+        adapt: Chosen,
+        meta: Chosen,
+        test: Chosen,
+        batch_size: int,
+        seed: int,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """
+        Args:
+            name: Shown in messages.
+            source: Where the images are.
+            places: The class of each label, as a place in `source`.
+            adapt: The images that adaptation draws from.
+            meta: Those that the meta-loss draws from.
+            test: The held-out ones.
+            batch_size: Images per batch.
+            seed: Keys the batches.
+            dtype: Of the images in a batch.
+        """
+        self.name = name
+        self.source = source
+        self.places = places
+        self.adapt_images, self.meta_images, self.test_images = adapt, meta, test
+        self.batch_size = batch_size
+        self.seed = seed
+        self.dtype = dtype
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        store = self.source.images.store
+        return tuple(store.classes[self.source.classes[place]] for place in self.places)
+
+    def adapt_batch(self, k: int) -> ImageBatch:
+        return self._draw(self.adapt_images, k, "adapt")
+
+    def meta_batch(self, k: int) -> ImageBatch:
+        return self._draw(self.meta_images, k, "meta")
+
+    def test_batches(self) -> Iterable[ImageBatch]:
+        # Of equal size, because scores are averaged over batches.
+        count = len(self.test_images)
+        size = max(size for size in range(1, min(count, TEST_BATCH) + 1) if count % size == 0)
+        for begin in range(0, count, size):
+            yield self._batch(self.test_images[torch.arange(begin, begin + size)])
+
+    def with_seed(self, seed: int) -> ManyShotTask:
+        other = copy.copy(self)
+        other.seed = seed
+        return other
+
+    def _draw(self, chosen: Chosen, k: int, role: str) -> ImageBatch:
+        draw = generator(self.seed, k, role)
+        return self._batch(chosen[torch.randint(len(chosen), (self.batch_size,), generator=draw)])
+
+    def _batch(self, chosen: Chosen) -> ImageBatch:
+        """Read class by class, then put back into the order asked for."""
+        order = chosen.labels.argsort(stable=True)
+        parts = [
+            self.source.take(self.places[label], chosen.images[chosen.labels == label])
+            for label in sorted(set(chosen.labels.tolist()))
+        ]
+        pixels = torch.cat(parts)
+        pixels = pixels[order.argsort().to(pixels.device)]
+        return self.source.images.normalised(pixels, self.dtype), chosen.labels.to(pixels.device)
+
+
+class ManyShotFamily(TaskFamily):
+    """All many-shot tasks of one split."""
+
+    def __init__(
+        self, images: FewShotImages, split: str, shape: ManyShotShape, *, dtype: torch.dtype = torch.float32
+    ) -> None:
+        """
+        Args:
+            images: The data set.
+            split: `train`, `validation` or `test`.
+            shape: Ways, shots, test images and batches.
+            dtype: Of the images in a batch.
+        """
+        self.source = images.split(split)
+        self.shape = shape
+        self.dtype = dtype
+        self._check(images.store)
+
+    def sample(self, seed: int) -> ManyShotTask:
+        return self._task(f"{self.source.name} task", seed)
+
+    def task(self, index: int) -> ManyShotTask:
+        """Task number `index` of the split: the same for every method, seed and machine."""
+        return self._task(f"{self.source.name} task {index}", fold("task", index))
+
+    def tasks(self, count: int) -> Iterator[ManyShotTask]:
+        """The first `count` of them."""
+        return (self.task(index) for index in range(count))
+
+    def _task(self, name: str, seed: int) -> ManyShotTask:
+        shape, source = self.shape, self.source
+        draw = generator(source.name, "many-shot", seed)
+        places = torch.randperm(len(source.classes), generator=draw)[: shape.ways].tolist()
+        adapt: list[Tensor] = []
+        meta: list[Tensor] = []
+        test: list[Tensor] = []
+        for place in places:
+            order = torch.randperm(source.counts[place], generator=draw)
+            training = shape.training_images(source.counts[place])
+            kept = training - shape.meta_images
+            adapt.append(order[:kept])
+            meta.append(order[kept:training] if shape.meta_images else order[:kept])
+            test.append(order[training : training + shape.test])
+        return ManyShotTask(
+            name,
+            source,
+            places,
+            adapt=_labelled(adapt),
+            meta=_labelled(meta),
+            test=_labelled(test),
+            batch_size=shape.batch_size,
+            seed=seed,
+            dtype=self.dtype,
+        )
+
+    def _check(self, store: ImageStore) -> None:
+        data, split, shape = store.header.name, self.source.name, self.shape
+        if len(self.source.classes) < shape.ways:
+            raise WarpgradError(
+                f"split '{split}' of {data} has {len(self.source.classes)} classes, too few for {shape.ways} ways; ask "
+                "for fewer."
+            )
+        fewest = min(range(len(self.source.counts)), key=self.source.counts.__getitem__)
+        if shape.training_images(self.source.counts[fewest]) <= shape.meta_images:
+            raise WarpgradError(
+                f"class '{store.classes[self.source.classes[fewest]]}' of {data} ({split}) has "
+                f"{self.source.counts[fewest]} images; {shape.test} test images and {shape.meta_images} for the "
+                "meta-loss leave none to adapt to; ask for fewer."
+            )
+
+
+def _labelled(of_classes: list[Tensor]) -> Chosen:
+    counts = torch.tensor([len(images) for images in of_classes])
+    return Chosen(torch.arange(len(of_classes)).repeat_interleave(counts), torch.cat(of_classes))

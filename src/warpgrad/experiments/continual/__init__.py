@@ -1,0 +1,1 @@
+"""Continual learning (§4.3, App. J)."""

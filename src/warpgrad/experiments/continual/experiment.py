@@ -1,0 +1,160 @@
+"""Experiment 2.9: a warp that is meta-learned to prevent forgetting (§4.3 (c.2), App. C, App. J).
+
+    warpgrad run continual --preset small --method warpgrad
+    warpgrad reproduce continual --seeds 1          # as printed: 20 000 meta-steps
+    warpgrad reproduce continual-ours --seeds 1
+
+A task is a function on [−5, 5], learned in five parts of 20 steps; the warp is judged on the current and all earlier
+parts. θ0 is random and fixed. The same θ0, test tasks and batches for all methods:
+
+| method         | what it is                                                                          |
+|----------------|-------------------------------------------------------------------------------------|
+| `warpgrad`     | the paper's: the meta-loss looks back                                               |
+| `warp-current` | the same warp, judged on the current sub-task alone: what geometry without memory does |
+| `no-warp`      | the same network without warp-layers, adapted from θ0; nothing is meta-learned      |
+| `ewc`          | that network with online elastic weight consolidation                               |
+
+Preset `paper` is Eq. 11 as printed, `small` the same with fewer meta-steps. What differs from it in how the warp is
+judged or learned is ours, has the preset `ours`, and is called so in every table (`continual_setup.departures`).
+
+App. J names no algorithm; what is used here is Algorithm 1 with the tasks of a meta-step stacked. Collecting all points
+first and stacking (task, step) pairs gives the same gradient; `benchmarks/continual_step.py` measures both against the
+loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.base import Execution, Experiment, Group, require
+from warpgrad.experiments.continual.config import (
+    OURS,
+    TABLES,
+    WARPED,
+    ContinualConfig,
+    algorithm,
+    build,
+    family,
+    schedule,
+    trained,
+)
+from warpgrad.experiments.continual.evaluation import SELECTED, evaluation, validation
+from warpgrad.experiments.declared_spaces import CONTINUAL
+from warpgrad.experiments.runner import check_length, kept, without_meta_training
+from warpgrad.tasks.continual import STEPPING
+from warpgrad.training.early_stopping import EarlyStopping
+from warpgrad.training.meta_train import meta_train
+
+if TYPE_CHECKING:
+    from warpgrad.report.page import Page
+
+
+MOST_CHARACTERS = 60
+"""Of an alphabet; the largest of Omniglot has 55."""
+
+
+class Continual(Experiment[ContinualConfig]):
+    name = "continual"
+    section = "§4.3 (c.2), App. J"
+    summary = "a warp that is meta-learned to prevent forgetting"
+    methods = ("warpgrad", "no-warp", "warp-current", "ewc")
+    presets: Mapping[str, ContinualConfig] = MappingProxyType(
+        {
+            "paper": ContinualConfig(),
+            "small": ContinualConfig(preset="small", meta_steps=1000, validate_every=50),
+            "ours": ContinualConfig(preset="ours", meta_steps=3000, validate_every=50, **OURS),
+            "alphabets": ContinualConfig(
+                preset="alphabets",
+                family="alphabets",
+                scenario="domain",
+                lr=0.03,
+                hidden=100,
+                hidden_layers=2,
+                warp_hidden=50,
+                meta_steps=300,
+                validate_every=50,
+                test_tasks=40,
+            ),
+        }
+    )
+    tables = TABLES
+    spaces = CONTINUAL
+    sweep_metric = "sequential/loss/final"
+
+    def check(self, config: ContinualConfig) -> ContinualConfig:
+        positive = (
+            "subtasks", "steps_per_subtask", "batch_size", "meta_batch_size", "hidden", "hidden_layers", "warp_hidden",
+            "meta_steps", "tasks", "test_tasks", "test_points", "test_every", "validation_tasks", "validate_every",
+            "ways", "start_functions",
+        )  # fmt: skip
+        require(
+            config,
+            at_least_one=positive,
+            above_zero=["lr", "meta_lr", "direction_weight"],
+            at_least_zero=["meta_clip", "strength", "judge_start"],
+        )
+        if not 0 <= config.decay <= 1:
+            raise WarpgradError(f"decay={config.decay}: what is kept of the past is a share, from 0 to 1.")
+        if config.subtasks < 2 or sorted(config.order) != list(range(config.subtasks)):
+            raise WarpgradError(
+                f"order={config.order} names not each of {config.subtasks} sub-tasks once, counting from 0; there must "
+                "be at least two."
+            )
+        if config.patience is not None and config.patience < 1:
+            raise WarpgradError(f"patience={config.patience}: wait for at least 1 validation, or None for no choice.")
+        if config.credit in STEPPING and config.objective == "approximate":
+            raise WarpgradError(
+                f"credit={config.credit} judges the step on earlier sub-tasks, which the approximate objective holds "
+                "constant; choose objective=exact, or credit=full or movement."
+            )
+        if config.alphabets < 3:
+            raise WarpgradError(f"alphabets={config.alphabets}: training, validation and test need one each.")
+        if config.subtasks * config.ways > MOST_CHARACTERS:
+            raise WarpgradError(
+                f"{config.subtasks} sub-tasks of {config.ways} ways need {config.subtasks * config.ways} characters of "
+                f"an alphabet; at most {MOST_CHARACTERS} can be had."
+            )
+        return super().check(config)
+
+    def train(self, config: ContinualConfig, execution: Execution) -> int:
+        if config.method not in WARPED:
+            return without_meta_training(self, config, execution)
+        if config.meta_schedule == "cosine" and not execution.fresh:
+            check_length(config.meta_steps, execution.directory)
+        method = build(config)
+        records = meta_train(
+            method.learner,
+            family(config, "train"),
+            algorithm=algorithm(config),
+            rule=method.rule,
+            objective=method.objective,
+            optimiser=partial(torch.optim.Adam, lr=config.meta_lr),
+            schedule=schedule(config),
+            clip=config.meta_clip or None,
+            meta_steps=config.meta_steps,
+            validate=validation(config),
+            validate_every=config.validate_every,
+            early_stopping=None if config.patience is None else EarlyStopping(SELECTED, config.patience),
+            **kept(self, config, execution),
+        )
+        return len(records)
+
+    def evaluate(self, config: ContinualConfig, directory: Path) -> dict[str, Any]:
+        return evaluation(config, trained(config, directory))
+
+    def page(self, groups: Sequence[Group], title: str) -> Page:
+        from warpgrad.experiments.continual.page import build_page  # needs matplotlib, which is slow to import
+
+        return build_page(groups, title)
+
+    def lines(self, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+        from warpgrad.experiments.continual.results import comparison_lines
+
+        return comparison_lines(groups)

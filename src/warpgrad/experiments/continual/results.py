@@ -1,0 +1,113 @@
+"""What the continual experiment claims, as paired differences over the same held-out tasks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from warpgrad.analysis.forgetting import SCORES
+from warpgrad.experiments.base import Group
+from warpgrad.experiments.comparison import by_seed
+from warpgrad.experiments.continual.config import departures
+from warpgrad.experiments.continual.evaluation import LOG_LOSS, ORDERS
+from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
+
+PAPER = {"new": 1e-3, "old": 1e-2}
+"""Orders of magnitude that the paper gives for the loss of WarpGrad (§4.3): means in its prose, averages of log-losses
+in its figures."""
+
+SHARE = 0.3
+"""Of any other method's loss on earlier sub-tasks, WarpGrad is to keep at most this much."""
+
+TITLES = {
+    "new": "new sub-task",
+    "old": "earlier sub-tasks",
+    "final": "all, at the end",
+    "forgetting": "forgetting",
+    "transfer": "backward transfer",
+}
+
+
+def is_printed(group: Group) -> bool:
+    """Whether it is the paper's method on the paper's tasks, with nothing of ours: what its levels are about."""
+    config = group.runs[0].config
+    return config["method"] == "warpgrad" and config["family"] == "sine" and not departures(config)
+
+
+def named(groups: Sequence[Group]) -> list[Group]:
+    """The groups, those called ours that are, whoever named them."""
+    return [
+        replace(group, label=f"{group.label}, ours")
+        if departures(group.runs[0].config) and "ours" not in group.label
+        else group
+        for group in groups
+    ]
+
+
+def stated(measure: str, score: str) -> str | None:
+    """What the paper says of it, as a cell."""
+    if score not in PAPER or measure not in ("loss", LOG_LOSS):
+        return None
+    return f"~{PAPER[score] if measure == 'loss' else math.log10(PAPER[score]):g}"
+
+
+def scores(group: Group, order: str, measure: str, score: str) -> dict[int, dict[int, float]]:
+    """seed -> held-out task -> score."""
+    return by_seed(group, lambda found: dict(enumerate(found["orders"][order]["per_task"][measure][score])))
+
+
+def measures(groups: Sequence[Group]) -> tuple[str, ...]:
+    """The loss, its logarithm, and the accuracy where there is one."""
+    found = groups[0].evaluations[0]["orders"][ORDERS[0]]["per_task"]
+    return tuple(name for name in ("loss", LOG_LOSS, "accuracy") if name in found)
+
+
+def estimate(group: Group, order: str, measure: str, score: str) -> Estimate:
+    return mean_interval(scores(group, order, measure, score), name=group.label)
+
+
+def difference(group: Group, reference: Group, order: str, measure: str, score: str) -> Difference:
+    """How far `group` lies above `reference`."""
+    return paired_difference(
+        scores(group, order, measure, score),
+        scores(reference, order, measure, score),
+        names=(group.label, reference.label),
+    )
+
+
+def beyond_share(reference: Group, other: Group, order: str) -> Difference:
+    """How far WarpGrad's loss on earlier sub-tasks lies above its share of another method's; below 0 is within."""
+    theirs = scores(other, order, "loss", "old")
+    shares = {seed: {task: SHARE * value for task, value in tasks.items()} for seed, tasks in theirs.items()}
+    names = (reference.label, f"{SHARE:g} × {other.label}")
+    return paired_difference(scores(reference, order, "loss", "old"), shares, names=names)
+
+
+def reference_of(groups: Sequence[Group]) -> Group | None:
+    """What the others are compared with: the first group that looks back with a warp."""
+    return next((group for group in groups if group.runs[0].method == "warpgrad"), None)
+
+
+def comparison_lines(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+    """The table for the terminal: levels of every method, then what the others lose against WarpGrad; where a row is as
+    printed, the paper's levels."""
+    groups = named(groups)
+    rows = []
+    for measure in measures(groups):
+        for order in ORDERS:
+            for group in groups:
+                cells = [estimate(group, order, measure, score).cell() for score in SCORES]
+                rows.append([f"{group.label}, {order}, {measure}", *cells])
+    reference = reference_of(groups)
+    for order in ORDERS:
+        for group in groups:
+            if reference is not None and group is not reference:
+                cells = [difference(group, reference, order, "loss", score).cell() for score in SCORES]
+                rows.append([f"{group.label} − {reference.label}, {order}, loss", *cells])
+                share = beyond_share(reference, group, order).cell()
+                label = f"{reference.label} − {SHARE:g} × {group.label}, {order}, loss"
+                rows.append([label, *(share if score == "old" else "" for score in SCORES)])
+    for measure in ("loss", LOG_LOSS) if any(map(is_printed, groups)) else ():
+        rows.append([f"the paper, {measure}", *(stated(measure, score) or "" for score in SCORES)])
+    return ["method, order, measure", *(TITLES[score] for score in SCORES)], rows

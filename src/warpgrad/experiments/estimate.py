@@ -1,0 +1,352 @@
+"""What a run will cost, from a few short meta-steps of the run itself (`warpgrad run … --estimate`).
+
+The experiment's own `train` is called in a scratch directory with fewer steps K, and tasks where those are dear; time,
+entries of the replay buffer and FLOPs are lines in K, so two values of K give them for the K that was asked for.
+Meta-training alone is estimated, its validations included; the final test is not.
+
+What bites: times are those of the machine as busy as it is now, and early stopping may end a run sooner.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from warpgrad.adaptation.traced import recorded_at_once
+from warpgrad.algorithms.replay import ReplayBuffer
+from warpgrad.bench.flops import Flops
+from warpgrad.bench.memory import peak_bytes
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.base import C, Config, Execution, Experiment
+
+FEWEST, MOST = 3, 30
+"""Meta-steps of a sample."""
+OWN_STEPS = "test_steps"
+VALIDATED = {OWN_STEPS: 10}
+"""How many of what a validation is proportional to a sample has at most; five where nothing is said."""
+COARSEST = 20
+"""Steps by which K grows at most from sample to sample, so that the points of a share are a whole number."""
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The settings of an experiment that its cost is a line in."""
+
+    steps: str | None = None
+    """K, or what K is a multiple of."""
+    tasks: str | None = None
+    """Tasks per meta-step."""
+    validations: tuple[str, ...] = ()
+    """What the time of a validation is proportional to, besides K where it does not name steps of its own."""
+    tests: str | None = None
+    """How many tasks are tested on the way, each of which costs what one of a validation does."""
+
+    @property
+    def validated_in_k_steps(self) -> bool:
+        """Whether a validation takes the K steps of meta-training."""
+        return OWN_STEPS not in self.validations
+
+
+FIELDS: Mapping[str, Fields] = MappingProxyType(
+    {
+        "synthetic": Fields("steps", "starts"),
+        "omniglot": Fields("steps", "meta_batch", ("validation_tasks", OWN_STEPS)),
+        "continual": Fields("steps_per_subtask", "tasks"),
+        "maze": Fields(),
+        "few-shot": Fields("steps", "meta_batch", ("validation_episodes",), "test_curve_episodes"),
+        "multi-shot": Fields("steps", "meta_batch", ("validation_tasks",), "test_curve_tasks"),
+    }
+)
+USUAL = Fields("steps", "meta_batch")
+
+
+def fields_of(experiment: Experiment[Any], config: Config) -> Fields:
+    """The fields that matter; an experiment that is not named above is taken to call them by the usual names."""
+    fields = FIELDS.get(experiment.name, USUAL)
+    if config.method == "maml" and hasattr(config, "maml_steps"):
+        fields = dataclasses.replace(fields, steps="maml_steps")
+    for name in filter(None, (fields.steps, fields.tasks, *fields.validations)):
+        if not hasattr(config, name):
+            raise WarpgradError(f"{experiment.name} cannot be estimated: it has no setting '{name}'.")
+    return fields
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A few meta-steps at some K."""
+
+    steps: int
+    seconds: float
+    """Of one meta-step."""
+    start: float
+    """Seconds more that the first meta-step took: kernels are loaded, and steps of stacked tasks recorded."""
+    validation: float
+    """Seconds of one validation; 0 where there is none."""
+    entries: int
+    entry_bytes: int
+    memory_budget: int
+    peak: int
+
+    @property
+    def buffer(self) -> int:
+        """Bytes of the replay buffer that lie in memory."""
+        size = self.entries * self.entry_bytes
+        return size if size <= self.memory_budget else 0
+
+
+def repeats(budget: float, seconds: float) -> int:
+    """Meta-steps of a sample, where one takes about so long: few where they are dear, many where they are short."""
+    return max(FEWEST, min(MOST, int(budget / (3 * seconds))))
+
+
+def sample_at(
+    experiment: Experiment[C], config: C, fields: Fields, steps: int, tasks: int, meta_steps: int
+) -> Sample | None:
+    """The first meta-step warms up, the last has a validation after it; the others are timed."""
+    changed = _changed(config, fields, steps, tasks, meta_steps, validated=True)
+    with _scratch() as directory, buffers_watched() as buffers:
+        experiment.train(changed, Execution(directory, progress=False))
+        records = [json.loads(each) for each in (directory / "metrics.jsonl").read_text().splitlines()]
+    if not records:
+        return None
+    first, *timed = (record["seconds"] for record in records)
+    typical = statistics.fmean(timed)
+    added = records[-1].get("validation_seconds", 0.0)
+    buffer = buffers[-1] if buffers else (0, 0, 0)
+    return Sample(steps, typical, max(first - typical, 0.0), added, *buffer, peak_bytes())
+
+
+def flops_at(experiment: Experiment[C], config: C, fields: Fields, steps: int, tasks: int) -> float:
+    """FLOPs of the second meta-step: the first one also tries whether tasks can be stacked."""
+    counts = []
+    for meta_steps in (1, 2):
+        changed = _changed(config, fields, steps, tasks, meta_steps, validated=False)
+        with _scratch() as directory, Flops() as counter:
+            experiment.train(changed, Execution(directory, progress=False))
+        counts.append(counter.total)
+    return float(counts[1] - counts[0])
+
+
+def _changed(config: C, fields: Fields, steps: int, tasks: int, meta_steps: int, *, validated: bool) -> C:
+    """The settings of a sample; `validated` ends it with a validation, otherwise there is none."""
+    changes: dict[str, Any] = {"meta_steps": meta_steps}
+    if fields.steps:
+        changes[fields.steps] = steps
+    if fields.tasks:
+        changes[fields.tasks] = tasks
+    if getattr(config, "validate_every", 0):
+        changes["validate_every"] = meta_steps if validated else meta_steps + 1
+    if fields.tests:
+        changes["test_curve_every"] = 0
+    changes.update(validated_in_sample(config, fields))
+    return dataclasses.replace(config, **changes)
+
+
+def validated_in_sample(config: Config, fields: Fields) -> dict[str, int]:
+    """How many there are in a sample of what a validation's time is proportional to."""
+    return {name: min(int(getattr(config, name)), VALIDATED.get(name, 5)) for name in fields.validations}
+
+
+def steps_between(config: Config, tasks: int) -> int:
+    """The steps by which K must grow for the points that a share of the replay takes to grow in proportion."""
+    per_step = getattr(config, "share", 1.0) * tasks
+    exact = (k for k in range(1, COARSEST) if math.isclose(k * per_step, max(1, round(k * per_step)), rel_tol=1e-9))
+    return next(exact, COARSEST)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="warpgrad-estimate-") as path:
+        yield Path(path) / "run"
+
+
+@contextmanager
+def buffers_watched() -> Iterator[list[tuple[int, int, int]]]:
+    """(entries, bytes per entry, memory budget) of every replay buffer that is closed inside the block."""
+    seen: list[tuple[int, int, int]] = []
+    close = ReplayBuffer.close
+
+    def closing(self: ReplayBuffer) -> None:
+        if len(self):
+            seen.append((len(self), self.entry_bytes, self.budget.memory))
+        close(self)
+
+    ReplayBuffer.close = closing  # type: ignore[method-assign]
+    try:
+        yield seen
+    finally:
+        ReplayBuffer.close = close  # type: ignore[method-assign]
+
+
+GROWTH = 0.05
+"""Memory that grows by less than this between the two values of K is taken not to grow with K."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The cost of meta-training."""
+
+    meta_steps: int
+    tasks: int
+    seconds_per_meta_step: float
+    seconds: float
+    """In all, validations included."""
+    peak_bytes: int
+    buffer_entries: int
+    buffer_bytes: int
+    buffer_on_disk: bool
+    flops_per_meta_step: float
+    """Of products and convolutions, forwards and backwards."""
+    serial: bool
+    """Whether updates of φ follow one another (Algorithm 2, η = 1), so that ranks share adaptation only."""
+
+    def cluster_seconds(self, rate: float, ranks: int = 1) -> float:
+        """At `rate` FLOPs per second and rank; ranks share the tasks of a meta-step."""
+        if not rate > 0 or ranks < 1:
+            raise WarpgradError(f"flops={rate:g}, ranks={ranks}: a rate above 0 and at least 1 rank are needed.")
+        share = math.ceil(self.tasks / ranks) / self.tasks
+        return self.meta_steps * self.flops_per_meta_step * share / rate
+
+    def lines(self, rate: float | None = None, ranks: int = 1) -> list[str]:
+        where = "disk" if self.buffer_on_disk else "memory"
+        lines = [
+            f"meta-steps            {self.meta_steps} × {duration(self.seconds_per_meta_step)}",
+            f"meta-training         {duration(self.seconds)} on this machine, as busy as it is now",
+            f"peak memory           {size(self.peak_bytes)}",
+            f"replay buffer         {self.buffer_entries} points, {size(self.buffer_bytes)} in {where}"
+            if self.buffer_entries
+            else "replay buffer         none",
+            f"products              {self.flops_per_meta_step:.3g} FLOPs per meta-step, "
+            f"{self.flops_per_meta_step / self.seconds_per_meta_step:.2g} per second here",
+        ]
+        if rate is not None:
+            lines.append(
+                f"at {rate:.3g} FLOPs/s      {duration(self.cluster_seconds(rate, ranks))} on {ranks} rank(s)"
+                + (", at least: with η = 1 ranks share adaptation only" if self.serial and ranks > 1 else "")
+            )
+        return lines
+
+
+def estimate(experiment: Experiment[C], config: C, *, budget: float = 60.0) -> Estimate:
+    """Time short meta-steps for about `budget` seconds and extrapolate."""
+    fields = fields_of(experiment, config)
+    steps = getattr(config, fields.steps) if fields.steps else 1
+    tasks = getattr(config, fields.tasks) if fields.tasks else 1
+    few = min(tasks, 2)
+    unit = min(steps, steps_between(config, few))
+    counts = {k: flops_at(experiment, config, fields, k, few) for k in (unit, min(steps, 2 * unit))}
+    first = sample_at(experiment, config, fields, unit, few, FEWEST)
+    if first is None:
+        raise WarpgradError(f"{experiment.name} with method {config.method} meta-trains nothing: no time is spent.")
+    # A stack of tasks costs less than its tasks one by one: all of them are taken where two short samples can be paid.
+    dear = first.seconds / (few * unit)
+    taken = tasks if dear * tasks * 3 * 2 <= budget / 2 else few
+    unit = steps_between(config, taken)
+
+    def whole(k: int) -> int:
+        """K of a sample, so that the share of points to replay is not rounded much."""
+        return min(steps, max(1, k // unit) * unit)
+
+    most = whole(max(2, int(budget / (6 * dear * taken))))
+    short = whole(most // 3)
+    with recorded_at_once():
+        samples = [sample_at(experiment, config, fields, short, taken, repeats(budget, dear * taken * short))]
+        # Recorded steps can be far cheaper than the first ones: the budget then pays for a sample nearer to the run.
+        step = samples[0].seconds / short if samples[0] is not None else dear * taken
+        long = whole(max(most, int(budget / (6 * step)), short + unit))
+        if long > short:
+            samples.append(sample_at(experiment, config, fields, long, taken, repeats(budget, step * long)))
+    found = [sample for sample in samples if sample is not None]
+    return _extrapolated(config, fields, steps, tasks, taken / tasks, found, _flops_at(counts, steps) * tasks / few)
+
+
+def _flops_at(counts: dict[int, float], steps: int) -> float:
+    """Counts are exact, so a line through two of them is."""
+    (k, fewer), *more = counts.items()
+    return fewer + sum((count - fewer) * (steps - k) / (further - k) for further, count in more)
+
+
+def estimate_lines(
+    experiment: Experiment[C], config: C, *, flops: float | None = None, ranks: int = 1, budget: float = 60.0
+) -> list[str]:
+    """The estimate in words; with `flops`, a rate per second and rank, also for a cluster of `ranks`."""
+    title = f"{experiment.name}, {config.method}, preset {config.preset}: an estimate, nothing was run"
+    return [title, *estimate(experiment, config, budget=budget).lines(flops, ranks)]
+
+
+def _extrapolated(
+    config: Any, fields: Fields, steps: int, tasks: int, share: float, samples: list[Sample], flops: float
+) -> Estimate:
+    last = samples[-1]
+
+    def at(name: str) -> float:
+        """A quantity at the K asked for, from the line through the samples."""
+        return line([sample.steps for sample in samples], [getattr(sample, name) for sample in samples], steps)
+
+    per_step = at("seconds") / share
+    every = getattr(config, "validate_every", 0)
+    validations = float(config.meta_steps // every if every else 0)
+    # In units of a sample's validation; the tests on the way take as long for each task.
+    for name, count in validated_in_sample(config, fields).items():
+        validations *= getattr(config, name) / count
+    if fields.tests and config.test_curve_every:
+        (count,) = validated_in_sample(config, fields).values()
+        validations += config.meta_steps // config.test_curve_every * getattr(config, fields.tests) / count
+    validation = at("validation") if fields.validated_in_k_steps else last.validation
+    entries = round(at("entries") / share)
+    total = entries * last.entry_bytes
+    on_disk = total > last.memory_budget > 0
+    held = [sample.peak - sample.buffer for sample in samples]
+    grows = held[-1] > held[0] * (1 + GROWTH)
+    peak = line([sample.steps for sample in samples], held, steps) if grows else held[-1]
+    return Estimate(
+        meta_steps=config.meta_steps,
+        tasks=tasks,
+        seconds_per_meta_step=per_step,
+        seconds=last.start + config.meta_steps * per_step + validations * validation,
+        peak_bytes=round(peak) + (0 if on_disk else total),
+        buffer_entries=entries,
+        buffer_bytes=total,
+        buffer_on_disk=on_disk,
+        flops_per_meta_step=flops,
+        serial=entries > 0 and getattr(config, "samples", None) == 1,
+    )
+
+
+def line(xs: list[int], ys: list[float] | list[int], x: float) -> float:
+    """The line through the first and the last point; through 0 where it would start below, level where it would fall.
+
+    No cost falls as steps are added: where it seems to, the clock was disturbed.
+    """
+    if xs[0] == xs[-1]:
+        return ys[-1] * x / xs[-1] if xs[-1] != x else float(ys[-1])
+    slope = (ys[-1] - ys[0]) / (xs[-1] - xs[0])
+    if slope < 0:
+        return float(ys[-1])
+    start = ys[0] - slope * xs[0]
+    return ys[-1] * x / xs[-1] if start < 0 else start + slope * x
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit a person would use."""
+    for unit, length in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.2g} s"
+
+
+def size(count: float) -> str:
+    """Bytes in the unit a person would use."""
+    for unit, length in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= length:
+            return f"{count / length:.2f} {unit}"
+    return f"{count:.0f} bytes"

@@ -1,0 +1,1 @@
+"""Few-shot classification (§4.1, App. H)."""

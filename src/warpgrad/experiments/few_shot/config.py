@@ -1,0 +1,285 @@
+"""The settings of the few-shot experiment (§4.1, App. H), and the paper's values of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from warpgrad.data.tasks.episodes import EpisodeShape
+from warpgrad.experiments.base import Config, Row, Table
+from warpgrad.experiments.search_space import Choices, FloatRange, Space
+
+METHODS = (
+    "warp-maml", "maml", "fomaml", "anil", "reptile", "meta-sgd", "meta-curvature", "t-nets", "mt-nets", "cavia",
+)  # fmt: skip
+DATA = ("cifar-fs", "fc100", "mini-imagenet", "tiered-imagenet", "omniglot-fewshot")
+TRAIN_SHOTS = {1: 5, 5: 15}
+"""App. H: meta-training sees more images of each class than the test."""
+_ALPHA: Mapping[str, float] = {"warp-maml": 0.15, "maml": 0.05, "meta-sgd": 0.05, "t-nets": 0.05, "cavia": 5.0}
+"""The step size of each method that has one of its own, chosen by the table `few-shot-steps`."""
+_USUAL_ALPHA = 0.05
+"""That of the methods which the table does not search."""
+
+
+@dataclass(frozen=True)
+class FewShotConfig(Config):
+    """Settings; the defaults are the paper's. It states no step sizes, no validation schedule and no start of the
+    warps: those are ours."""
+
+    method: str = "warp-maml"
+    data: str = "mini-imagenet"
+    """cifar-fs, fc100, mini-imagenet, tiered-imagenet, omniglot-fewshot, or the folder of a prepared data set."""
+    ways: int = 5
+    """N, classes of an episode."""
+    shots: int = 1
+    """Images of each class to adapt to, in validation and test."""
+    train_shots: int | None = None
+    """The same in meta-training; None is 5 for 1-shot and 15 for 5-shot tests (App. H), else as many as in the test."""
+    query: int = 15
+    """L, further images of each class, for the meta-loss and the test."""
+    rotations: bool = False
+    """Images turned by 90°, 180° and 270° are further classes, in all splits; for omniglot-fewshot."""
+    flips: bool = False
+    """Mirror images at random in meta-training."""
+    filters: int = 128
+    """Channels of each of the four blocks."""
+    warp_init: Literal["identity", "own"] = "identity"
+    """Begin the warp-layers of warp-maml as the identity map, or at their own random weights."""
+    context: int = 100
+    """Size of CAVIA's context."""
+    temperature: float = 0.5
+    """Of the masks of mt-nets."""
+    batch_norm: Literal["batch", "running"] = "batch"
+    """What batch-norm uses at test: the statistics of the query set (batch), or the episode's running ones."""
+    steps: int = 5
+    """K in meta-training."""
+    inner_lr: float | None = None
+    """α; None is the method's own, chosen by the table `few-shot-steps`."""
+    meta_lr: float = 0.001
+    """Adam's step size for φ: warps, T, and what CAVIA and ANIL do not adapt."""
+    theta0_lr: float = 0.001
+    """Adam's step size for θ0."""
+    rule_lr: float = 0.001
+    """Adam's step size for what a rule learns: step sizes, curvature factors, masks."""
+    meta_clip: float = 10.0
+    """Largest norm of the meta-gradient of each of these groups."""
+    meta_batch: int = 1
+    """Tasks per meta-step."""
+    meta_steps: int = 60_000
+    """Meta-steps."""
+    validate_every: int = 1000
+    """Meta-steps between validations; the weights with the best validation accuracy are kept."""
+    validation_episodes: int = 600
+    """Episodes of a validation."""
+    patience: int | None = None
+    """Validations without a new best after which the run stops; None goes through all meta-steps."""
+    test_curve_every: int = 0
+    """Meta-steps between tests on the way, on the first episodes of the final one; they choose nothing. 0: none."""
+    test_curve_episodes: int = 600
+    """Episodes of each of these tests."""
+    split: Literal["test", "validation"] = "test"
+    """Which classes to test on."""
+    test_episodes: int = 600
+    """Episodes of the test, the same for every method and seed."""
+    test_steps: int = 5
+    """Adaptation steps at test; validation takes K."""
+
+    @property
+    def test_shape(self) -> EpisodeShape:
+        return EpisodeShape(self.ways, self.shots, self.query)
+
+    @property
+    def train_shape(self) -> EpisodeShape:
+        shots = TRAIN_SHOTS.get(self.shots, self.shots) if self.train_shots is None else self.train_shots
+        return EpisodeShape(self.ways, shots, self.query)
+
+    @property
+    def alpha(self) -> float:
+        """The step size of adaptation that is used."""
+        if self.inner_lr is not None:
+            return self.inner_lr
+        return _ALPHA.get(self.method, _USUAL_ALPHA)
+
+
+PRESETS: Mapping[str, FewShotConfig] = MappingProxyType(
+    {
+        "paper": FewShotConfig(),
+        "small": FewShotConfig(
+            preset="small",
+            data="cifar-fs",
+            filters=32,
+            meta_steps=2000,
+            validate_every=250,
+            validation_episodes=100,
+            test_curve_episodes=300,
+        ),
+    }
+)
+"""`paper`: miniImageNet 1-shot; its tables set data and shots. `small`: CIFAR-FS, 32 filters, fewer meta-steps."""
+
+_INNER, _META = FloatRange(0.005, 1.5, log=True), FloatRange(1e-4, 1e-2, log=True)
+_FILTERS = Choices((32, 64, 128))
+_THETA0: Mapping[str, Space] = {"inner_lr": _INNER, "theta0_lr": _META, "filters": _FILTERS}
+SPACES: Mapping[str, Mapping[str, Space]] = {
+    **dict.fromkeys(("maml", "fomaml", "reptile"), _THETA0),
+    **{method: {**_THETA0, "meta_lr": _META} for method in ("warp-maml", "anil", "t-nets")},
+    **{method: {**_THETA0, "rule_lr": _META} for method in ("meta-sgd", "meta-curvature")},
+    "mt-nets": {**_THETA0, "meta_lr": _META, "rule_lr": _META},
+    "cavia": {
+        "inner_lr": FloatRange(0.5, 150.0, log=True),
+        "meta_lr": _META,
+        "filters": Choices((32, 64, 128, 256, 512)),
+    },
+}
+"""What `warpgrad sweep` chooses from. The paper gives no ranges but 128 filters or fewer; CAVIA's are its authors'."""
+
+
+NAME = "few-shot"
+PUBLISHED_FILTERS: Mapping[str, int] = {
+    **dict.fromkeys(("reptile", "meta-sgd", "t-nets", "mt-nets", "maml"), 32),
+    "cavia": 512,
+}
+"""Filters of the networks that the published figures of other methods are for; Warp-MAML has the paper's 128.
+
+MAML and T-Nets overfit with 128 filters (App. H). CAVIA's 51.8 and 65.9 are for 512; its authors have 49.8 and 64.6 for
+128, and 47.2 and 59.1 for 32."""
+
+COST: Mapping[int, Mapping[str, float]] = {
+    1: {"warp-maml": 2.15, "maml": 1.0, "meta-sgd": 1.0, "t-nets": 1.25, "cavia": 0.53},
+    5: {"warp-maml": 1.56, "maml": 1.0, "meta-sgd": 1.0, "t-nets": 1.27, "cavia": 0.45},
+}
+"""Shots of the test -> method -> processor time of a meta-step beside one of MAML, at preset `small` on CIFAR-FS, one
+thread: measured by benchmarks/few_shot_cost.py."""
+SMALL_STEPS = {1: 2000, 5: 800}
+"""Meta-steps at the small preset: the episodes of 5-shot training are three times as large."""
+SMALL_SEEDS = {1: 4, 5: 2}
+VALIDATIONS = 8
+"""In every run of a table on CIFAR-FS, however long it is."""
+PAPER_STEPS, PAPER_VALIDATIONS = 60_000, 60
+"""The same at the preset `paper`, with the same costs."""
+LONG_STEPS = 10_000
+LONG_VALIDATIONS = 20
+LONG_TESTS = 10
+IN_TIME = ", in MAML's time"
+"""How the label of a row ends that has as much processor time as MAML's, not as many meta-steps."""
+
+_Published = tuple[tuple[str, str, float | None, float | None], ...]
+"""Label, method, and the published accuracies for 1 shot and for 5."""
+
+_CIFAR: _Published = (
+    ("Warp-MAML", "warp-maml", None, None),
+    ("MAML", "maml", 58.9, 71.5),
+    ("Meta-SGD", "meta-sgd", None, None),
+    ("T-Nets", "t-nets", None, None),
+    ("CAVIA", "cavia", None, None),
+)
+_MINI: _Published = (
+    ("Warp-MAML", "warp-maml", 52.3, 68.4),
+    ("MAML", "maml", 48.7, 63.2),
+    ("Reptile", "reptile", 50.0, 66.0),
+    ("Meta-SGD", "meta-sgd", 50.5, 64.0),
+    ("(M)T-Net", "mt-nets", 51.7, None),
+    ("CAVIA", "cavia", 51.8, 65.9),
+)
+_TIERED: _Published = (("Warp-MAML", "warp-maml", 57.2, 74.1), ("MAML", "maml", 51.7, 70.3))
+
+
+def lengths(steps: int, validations: int, cost: float = 1.0) -> dict[str, int]:
+    """The length of a run that takes as long as `steps` meta-steps of MAML, where one of its own costs `cost` of them:
+    how many it has, and after how many each it validates, the last time at its end."""
+    every = max(round(steps / cost / validations), 1)
+    return {"meta_steps": validations * every, "validate_every": every}
+
+
+def _at_paper(method: str) -> dict[str, int]:
+    return {"filters": PUBLISHED_FILTERS[method]} if method in PUBLISHED_FILTERS else {}
+
+
+def _cifar(label: str, method: str, paper: float | None, shots: int, *, in_time: bool) -> Row:
+    cost = COST[shots][method] if in_time else 1.0
+    at = {
+        "small": lengths(SMALL_STEPS[shots], VALIDATIONS, cost),
+        "paper": {**lengths(PAPER_STEPS, PAPER_VALIDATIONS, cost), **_at_paper(method)},
+    }
+    settings = {"method": method, "data": "cifar-fs", "shots": shots}
+    return Row(label + IN_TIME if in_time else label, settings, paper, at=at)
+
+
+def _cifar_table(place: int, shots: int) -> Table:
+    equal_steps = [_cifar(label, method, papers[place], shots, in_time=False) for label, method, *papers in _CIFAR]
+    # A method whose meta-step costs what one of MAML does has both in one row.
+    equal_time = [
+        _cifar(label, method, None, shots, in_time=True) for label, method, *_ in _CIFAR if COST[shots][method] != 1.0
+    ]
+    return Table(
+        f"few-shot-cifar-{shots}shot",
+        f"Accuracy on test episodes, cifar-fs, 5-way {shots}-shot",
+        NAME,
+        (*equal_steps, *equal_time),
+        seeds=SMALL_SEEDS[shots],
+        preset="small",
+    )
+
+
+def _imagenet_tables(short: str, data: str, published: _Published) -> list[Table]:
+    def row(label: str, method: str, paper: float | None, shots: int) -> Row:
+        settings = {"method": method, "data": data, "shots": shots}
+        return Row(label, settings, paper, at={"paper": _at_paper(method)})
+
+    return [
+        Table(
+            f"few-shot-{short}-{shots}shot",
+            f"Accuracy on test episodes, {data}, 5-way {shots}-shot",
+            NAME,
+            tuple(row(label, method, papers[place], shots) for label, method, *papers in published),
+            seeds=1,
+        )
+        for place, shots in enumerate((1, 5))
+    ]
+
+
+def _long(label: str, method: str, *, in_time: bool = False) -> Row:
+    length = lengths(LONG_STEPS, LONG_VALIDATIONS, COST[1][method] if in_time else 1.0)
+    curve = {"test_curve_every": length["meta_steps"] // LONG_TESTS}
+    return Row(label + IN_TIME if in_time else label, {"method": method, **length, **curve})
+
+
+LONG = Table(
+    "few-shot-cifar-long",
+    f"Accuracy on test episodes, cifar-fs, 5-way 1-shot, after {LONG_STEPS} meta-steps and on the way",
+    NAME,
+    (_long("Warp-MAML", "warp-maml"), _long("MAML", "maml"), _long("Warp-MAML", "warp-maml", in_time=True)),
+    seeds=2,
+    preset="small",
+)
+"""Whether what a method is ahead by lasts; the test episodes of the curve choose nothing."""
+
+STEP_SIZES = (0.005, 0.015, 0.05, 0.15, 0.5, 1.5)
+CONTEXT_STEP_SIZES = (0.5, 1.5, 5.0, 15.0, 50.0, 150.0)
+"""CAVIA's: its context begins at 0, and takes far larger steps than weights do."""
+_SHORT: dict[str, Any] = {
+    "meta_steps": 500, "validate_every": 500, "split": "validation", "test_episodes": 300,
+}  # fmt: skip
+PROBES = Table(
+    "few-shot-steps",
+    "Step sizes: accuracy on validation episodes after 500 meta-steps, cifar-fs, 5-way 1-shot",
+    NAME,
+    tuple(
+        Row(f"{label}, α = {alpha:g}", {"method": method, **_SHORT, "inner_lr": alpha})
+        for label, method, *_ in _CIFAR
+        for alpha in (CONTEXT_STEP_SIZES if method == "cavia" else STEP_SIZES)
+    ),
+    seeds=1,
+    preset="small",
+)
+"""What the step sizes of the preset `small` are chosen by: as many trials for each method of the tables on CIFAR-FS."""
+
+TABLES: tuple[Table, ...] = (
+    *(_cifar_table(place, shots) for place, shots in enumerate((1, 5))),
+    LONG,
+    *_imagenet_tables("mini", "mini-imagenet", _MINI),
+    *_imagenet_tables("tiered", "tiered-imagenet", _TIERED),
+    PROBES,
+)

@@ -1,0 +1,99 @@
+"""Adaptation to held-out episodes: the same ones for every method and seed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from warpgrad.adaptation.adapt import evaluate
+from warpgrad.adaptation.base import Adaptation
+from warpgrad.algorithms.method import Method
+from warpgrad.data.prepared import data_name
+from warpgrad.data.tasks.episodes import EpisodeFamily, EpisodeTask, FewShotImages
+from warpgrad.experiments.few_shot.config import FewShotConfig
+from warpgrad.experiments.few_shot.methods import recipe
+from warpgrad.experiments.networks import note, other_data, trained
+from warpgrad.keys import fold, isolated_rng
+from warpgrad.statistics.intervals import t_interval
+from warpgrad.training.run_directory import newest_checkpoint
+
+POLICIES = {
+    "batch": "batch-norm uses the statistics of the batch it sees, at test those of the whole query set",
+    "running": "batch-norm uses the episode's own running statistics at test, reset at its start",
+}
+
+
+def evaluate_on_episodes(config: FewShotConfig, images: FewShotImages, run: Path) -> dict[str, Any]:
+    """The result of a run: accuracy of every episode after every adaptation step."""
+    method, anew = trained(
+        lambda fresh: recipe(config, images.store.shape, fresh_head=fresh).method,
+        newest_checkpoint(run),
+        adapts_head=config.method != "cavia",
+    )
+    shape = config.test_shape
+    family = EpisodeFamily(images, config.split, shape, rotations=config.rotations)
+    notes = _notes(config, images, run, anew)
+    for line in notes:
+        print(line, file=sys.stderr, flush=True)
+    accuracies: list[list[float]] = []
+    losses: list[float] = []
+    with isolated_rng(method.learner.device), method.learner.modes_kept(), torch.enable_grad():
+        for index, task in enumerate(family.episodes(config.test_episodes)):
+            scores = adapt_and_test(method, task, config.test_steps, fold(config.seed, "held out", index))
+            accuracies.append([100 * score["accuracy"] for score in scores])
+            losses.append(scores[-1]["loss"])
+    of_steps = np.array(accuracies)
+    halves = [half_width(column) for column in of_steps.T]
+    return {
+        "metrics": {
+            "accuracy": float(of_steps[:, -1].mean()),
+            "interval": halves[-1],
+            "loss": float(np.mean(losses)),
+        },
+        "data": data_name(images.store),
+        "data_sha256": images.store.header.sha256,
+        "split": config.split,
+        "ways": shape.ways,
+        "shots": shape.shots,
+        "query": shape.query,
+        "batch_norm": config.batch_norm,
+        "notes": notes,
+        "anew": anew,
+        "tested_at": list(range(config.test_steps + 1)),
+        "curve": of_steps.mean(axis=0).tolist(),
+        "curve_interval": halves,
+        "accuracy": {str(index): values[-1] for index, values in enumerate(accuracies)},
+    }
+
+
+def adapt_and_test(method: Method, task: EpisodeTask, steps: int, key: int) -> list[dict[str, float]]:
+    """Scores on the query set before the first step and after each."""
+    learner = method.learner
+    adaptation = Adaptation(learner, method.rule, task, key)
+    point = adaptation.start()
+    scores = [evaluate(learner, task, point.theta, point.buffers)]
+    for _ in range(steps):
+        point = adaptation.step(point).after
+        scores.append(evaluate(learner, task, point.theta, point.buffers))
+    return scores
+
+
+def half_width(values: NDArray[np.float64]) -> float:
+    """Half the 95 % interval over episodes; it says nothing about another meta-training."""
+    interval = t_interval(values, 0.95)
+    return (interval.high - interval.low) / 2
+
+
+def _notes(config: FewShotConfig, images: FewShotImages, run: Path, anew: list[str]) -> list[str]:
+    name = images.store.header.name
+    return [
+        f"{config.test_episodes} {config.split} episodes of {name}, {config.ways}-way {config.shots}-shot, "
+        f"{config.query} query images per class; {POLICIES[config.batch_norm]}.",
+        *other_data(config.data, name, run),
+        *note(anew),
+    ]

@@ -1,0 +1,134 @@
+"""Experiments 2.5 and 2.6: few-shot classification (§4.1, App. H).
+
+    warpgrad data prepare cifar-fs
+    warpgrad run few-shot --preset small --method maml --shots 5
+    warpgrad reproduce few-shot-cifar-1shot --workers 2
+    warpgrad evaluate runs/few-shot/RUN --ways 10 --data fc100
+
+A task is an episode: N classes, a few images of each to adapt to in K steps, 15 others of each to be judged on.
+
+| method           | θ, adapted               | φ                            | learned by                             |
+|------------------|--------------------------|------------------------------|----------------------------------------|
+| `warp-maml`      | blocks 2-4, head         | block 1, warp after 2, 3, 4  | φ: Algorithm 1, exact; θ0: MAML        |
+| `maml`           | all                      |                              | backpropagation through K steps        |
+| `fomaml`         | all                      |                              | first-order MAML                       |
+| `reptile`        | all                      |                              | θ0 − θ_K                               |
+| `anil`           | head                     | all blocks                   | backpropagation through K steps        |
+| `meta-sgd`       | all, a step size each    |                              | the same, for the step sizes too       |
+| `meta-curvature` | all, by learned factors  |                              | the same, for the factors too          |
+| `t-nets`         | all                      | T after every linear map     | the same                               |
+| `mt-nets`        | all, W by masked rows    | T after every linear map     | the same, for the masks too            |
+| `cavia`          | a context, from 0        | all else                     | the same                               |
+
+Meta-updates are Adam's. Validation accuracy chooses the weights that are kept; `--test-curve-every N` also tests on the
+way, which chooses nothing. Batch-norm uses batch statistics throughout, at test those of the query set;
+`--batch-norm running` does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warpgrad.adaptation.adapt import score
+from warpgrad.data.tasks.episodes import EpisodeFamily, FewShotImages
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.base import Execution, Experiment, Group, require, require_users
+from warpgrad.experiments.few_shot.config import METHODS, NAME, PRESETS, SPACES, TABLES, FewShotConfig
+from warpgrad.experiments.few_shot.evaluation import evaluate_on_episodes
+from warpgrad.experiments.few_shot.methods import meta_optimisers, open_data, recipe
+from warpgrad.experiments.runner import kept
+from warpgrad.model.learner import Learner
+from warpgrad.training.early_stopping import EarlyStopping
+from warpgrad.training.loop import Validation
+from warpgrad.training.meta_train import meta_train
+
+if TYPE_CHECKING:
+    from warpgrad.report.page import Page
+
+_AT_LEAST_ONE = (
+    "filters", "context", "steps", "meta_batch", "meta_steps", "validate_every", "validation_episodes",
+    "test_curve_episodes", "test_steps",
+)  # fmt: skip
+_ABOVE_ZERO = ("alpha", "meta_lr", "theta0_lr", "rule_lr", "meta_clip", "temperature")
+_METHODS_OF = {
+    "warp_init": ("warp-maml",),
+    "context": ("cavia",),
+    "temperature": ("mt-nets",),
+    "meta_lr": ("warp-maml", "anil", "t-nets", "mt-nets", "cavia"),
+    "theta0_lr": tuple(method for method in METHODS if method != "cavia"),
+    "rule_lr": ("meta-sgd", "meta-curvature", "mt-nets"),
+}
+"""Settings that mean nothing to the other methods."""
+
+
+class FewShot(Experiment[FewShotConfig]):
+    name = NAME
+    section = "§4.1, App. H"
+    summary = "few-shot classification, 5 steps"
+    methods = METHODS
+    presets: Mapping[str, FewShotConfig] = PRESETS
+    tables = TABLES
+    spaces = SPACES
+
+    def check(self, config: FewShotConfig) -> FewShotConfig:
+        require(config, at_least_one=_AT_LEAST_ONE, above_zero=_ABOVE_ZERO, at_least_zero=("test_curve_every",))
+        if config.patience is not None and config.patience < 1:
+            raise WarpgradError(f"patience={config.patience}: wait for at least 1 validation, or None for all.")
+        if config.test_episodes < 2:
+            raise WarpgradError(f"test_episodes={config.test_episodes}: an interval needs at least 2 episodes.")
+        require_users(config, PRESETS[config.preset], _METHODS_OF)
+        _ = config.train_shape, config.test_shape  # building them checks ways, shots and query
+        return super().check(config)
+
+    def train(self, config: FewShotConfig, execution: Execution) -> int:
+        images = FewShotImages(open_data(config.data), config.device)
+        tasks = EpisodeFamily(images, "train", config.train_shape, rotations=config.rotations, flips=config.flips)
+        chosen = recipe(config, images.store.shape)
+        method = chosen.method
+
+        def scores(split: str, episodes: int) -> Validation:
+            """Mean scores on the first episodes of a split, accuracy in per cent."""
+            held_out = EpisodeFamily(images, split, config.test_shape, rotations=config.rotations)
+
+            def measure(learner: Learner) -> dict[str, float]:
+                found = score(
+                    learner, held_out.episodes(episodes), rule=method.rule, steps=config.steps, key=config.seed
+                )
+                return {**found, "accuracy": 100 * found["accuracy"]}
+
+            return measure
+
+        records = meta_train(
+            method.learner,
+            tasks,
+            algorithm=chosen.algorithm,
+            rule=method.rule,
+            objective=method.objective,
+            initialiser=method.initialiser,
+            optimiser=meta_optimisers(config),
+            clip=config.meta_clip,
+            meta_steps=config.meta_steps,
+            validate=scores("validation", config.validation_episodes),
+            validate_every=config.validate_every,
+            early_stopping=EarlyStopping("accuracy", config.patience or config.meta_steps, "max"),
+            test=scores(config.split, config.test_curve_episodes) if config.test_curve_every else None,
+            test_every=config.test_curve_every or 1,
+            **kept(self, config, execution),
+        )
+        return len(records)
+
+    def evaluate(self, config: FewShotConfig, directory: Path) -> dict[str, Any]:
+        images = FewShotImages(open_data(config.data), config.device)
+        return evaluate_on_episodes(config, images, directory)
+
+    def page(self, groups: Sequence[Group], title: str) -> Page:
+        from warpgrad.experiments.few_shot.page import build_page  # needs matplotlib, which is slow to import
+
+        return build_page(groups, title)
+
+    def lines(self, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+        from warpgrad.experiments.few_shot.results import result_lines
+
+        return result_lines(groups)

@@ -1,0 +1,1 @@
+"""Meta-reinforcement learning in a maze (§4.3, App. I)."""

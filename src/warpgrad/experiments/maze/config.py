@@ -1,0 +1,112 @@
+"""The settings of the maze experiment (§4.3 c.1, App. I), and the paper's values of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from warpgrad.experiments.base import Config, Row, Table
+
+
+@dataclass(frozen=True)
+class MazeConfig(Config):
+    """Settings of the maze experiment; the defaults are the paper's, where it states them."""
+
+    method: str = "warp-rnn"
+    meta_steps: int = 200_000
+    """Updates of θ, each on one batch of episodes."""
+    episodes: int = 30
+    """Episodes per update."""
+    warp_every: int = 30
+    """η, updates of θ per update of φ."""
+    lr: float = 1e-3
+    """Adam's step size for θ; the plasticity authors ran 1e-4."""
+    meta_lr: float = 1e-3
+    """Adam's step size for φ."""
+    clip: float = 4.0
+    """Largest norm of the gradient of θ, and of φ; ours."""
+    size: int = 11
+    """Cells along each side of the maze."""
+    length: int = 200
+    """Time steps of an episode."""
+    reward: float = 10.0
+    """For reaching the goal."""
+    wall_penalty: float = 0.0
+    """For walking into a wall."""
+    discount: float = 0.9
+    """γ."""
+    value: float = 0.1
+    """Coefficient of the critic's loss."""
+    entropy: float = 0.03
+    """Coefficient of Σ π²."""
+    hidden: int = 100
+    """Units of the RNN."""
+    context: int = 100
+    """Units of the meta-LSTM (warp-rnn, hyperrnn)."""
+    gate_bias: float | None = None
+    """Start of a learned bias of the gates (warp-rnn, hyperrnn); the paper has none: gates then start nearly shut."""
+    transform: Literal["identity", "drawn"] = "identity"
+    """Start of the projections (t-nets-rnn); the paper does not say."""
+    validate_every: int = 100
+    """Updates between two points of the learning curve."""
+    validation_episodes: int = 60
+    """Episodes per point of the learning curve, never trained on and the same every time."""
+    test_episodes: int = 300
+    """Held-out episodes of the final score."""
+
+
+PRESETS: Mapping[str, MazeConfig] = MappingProxyType(
+    {"paper": MazeConfig(), "small": MazeConfig(preset="small", meta_steps=20_000)}
+)
+
+
+PLASTIC = {
+    "Hebbian": "hebbian",
+    "Simple modulation": "simple-modulation",
+    "Retroactive modulation": "retroactive-modulation",
+}
+PLASTIC_UPDATES = 10_000
+"""Of the plastic agents at `small`: their traces, a matrix for every episode, make an update several times as dear."""
+
+
+def _row(label: str, method: str, paper: float | None = None, *, small: int = 1, **at: int) -> Row:
+    return Row(label, {"method": method}, paper, {"small": small}, {"small": at})
+
+
+STEADIER = {"lr": 3e-4, "clip": 0.5}
+"""What the RNN of the table `maze-rnn` had the highest return on validation episodes with, in its last updates."""
+
+ROWS = (
+    _row("Warp-RNN", "warp-rnn", 160.0, small=4),
+    # The strongest RNN comes first: it is what the others are held against.
+    Row("RNN, Adam 0.0003, clip 0.5", {"method": "rnn", **STEADIER}, None, {"small": 4}),
+    _row("RNN", "rnn", small=4),
+    _row("HyperRNN", "hyperrnn", small=4),
+    _row("T-Nets-RNN", "t-nets-rnn"),
+    *(_row(label, method, meta_steps=PLASTIC_UPDATES) for label, method in PLASTIC.items()),
+    _row("Memoryless", "memoryless"),
+)
+
+GATES = tuple(
+    Row(f"{name}, {words}", {"method": method, "gate_bias": bias})
+    for name, method in (("Warp-RNN", "warp-rnn"), ("HyperRNN", "hyperrnn"))
+    for words, bias in (("gates as printed", None), ("gates open", 1.0))
+)
+
+LEARNING = tuple(
+    Row(f"RNN, {words}", {"method": "rnn", **settings})
+    for words, settings in (
+        ("Adam 0.001, clip 4", {}),
+        ("Adam 0.001, clip 0.5", {"clip": 0.5}),
+        ("Adam 0.0003, clip 0.5", STEADIER),
+    )
+)
+"""How the baseline does under other settings than the paper's step size and our clipping."""
+
+TABLES = (
+    Table("maze", "Return in the maze", "maze", ROWS, seeds=10),
+    Table("maze-gates", "Return in the maze, by how far the gates are open at the start", "maze", GATES, seeds=4),
+    Table("maze-rnn", "Return of the RNN, by step size and clipping", "maze", LEARNING, seeds=1, preset="small"),
+)

@@ -1,0 +1,141 @@
+"""Experiment 2.8: meta-reinforcement learning in a maze (§4.3 c.1, App. I).
+
+    warpgrad run maze --method warp-rnn --preset small
+    warpgrad reproduce maze --preset small --seeds 4 --workers 2
+
+Each episode hides the goal elsewhere; an agent must find it, remember it, and return to it from wherever it is sent.
+An update is one batch of 30 episodes: θ moves on every batch, φ on every 30th (Algorithm 3, in-place objective,
+C = multi-task). Agents without a warp have θ alone. The paper's "episodes" are updates.
+
+| method                                        | θ                                | φ                          |
+|-----------------------------------------------|----------------------------------|----------------------------|
+| `warp-rnn`                                    | RNN and heads                    | meta-LSTM that gates them  |
+| `rnn`                                         | RNN and heads                    |                            |
+| `hyperrnn`                                    | the network of `warp-rnn`, whole |                            |
+| `t-nets-rnn`                                  | RNN and heads                    | three linear projections   |
+| `hebbian`, `simple-`, `retroactive-modulation`| RNN with plastic weights, heads  |                            |
+| `memoryless`                                  | one layer and heads, for reference |                          |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from warpgrad.algorithms import Continual
+from warpgrad.algorithms.method import Method
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.base import Execution, Experiment, Group, require, require_users
+from warpgrad.experiments.maze.config import PRESETS, TABLES, MazeConfig
+from warpgrad.experiments.maze.evaluation import evaluated, mean_return
+from warpgrad.experiments.runner import kept
+from warpgrad.initialisers import MultiTask
+from warpgrad.keys import fold
+from warpgrad.maze import AGENTS, WARPED, AgentOptions, Maze, build_learner
+from warpgrad.model.learner import Learner
+from warpgrad.objectives import InPlace
+from warpgrad.rules import SGD
+from warpgrad.tasks.reinforcement import ActorCritic, EpisodeFamily, episode_seeds
+from warpgrad.training.meta_train import meta_train
+from warpgrad.training.run_directory import newest_checkpoint
+from warpgrad.training.state import load_learner
+
+if TYPE_CHECKING:
+    from warpgrad.report.page import Page
+
+
+_METHODS_OF = {
+    "context": ("warp-rnn", "hyperrnn"),
+    "gate_bias": ("warp-rnn", "hyperrnn"),
+    "transform": ("t-nets-rnn",),
+    "warp_every": WARPED,
+    "meta_lr": WARPED,
+}
+"""Settings that mean nothing to the other agents."""
+
+
+class MazeNavigation(Experiment[MazeConfig]):
+    name = "maze"
+    section = "§4.3 (c.1), App. I"
+    summary = "find a hidden goal and return to it: reinforcement learning with a warped RNN"
+    methods = tuple(AGENTS)
+    presets = PRESETS
+    tables = TABLES
+
+    def check(self, config: MazeConfig) -> MazeConfig:
+        counts = ("meta_steps", "episodes", "warp_every", "hidden", "context", "validate_every", "validation_episodes",
+                  "test_episodes")  # fmt: skip
+        require(
+            config, at_least_one=counts, above_zero=["lr", "meta_lr", "clip"],
+            at_least_zero=["discount", "value", "entropy"],
+        )  # fmt: skip
+        if config.discount > 1:
+            raise WarpgradError(f"discount={config.discount}: it must be at most 1.")
+        if config.gate_bias is not None and not math.isfinite(config.gate_bias):
+            raise WarpgradError(f"gate_bias={config.gate_bias}: it must be finite, or None for gates without a bias.")
+        require_users(config, PRESETS[config.preset], _METHODS_OF)
+        maze_of(config)
+        return super().check(config)
+
+    def train(self, config: MazeConfig, execution: Execution) -> int:
+        method = build(config)
+        held_out = episode_seeds(config.validation_episodes, config.seed, "validation")
+
+        def validate(learner: Learner) -> dict[str, float]:
+            return {"return": mean_return(learner, held_out)}
+
+        records = meta_train(
+            method.learner,
+            EpisodeFamily(config.episodes, ActorCritic(config.discount, config.value, config.entropy)),
+            algorithm=Continual(tasks=1, batches=config.warp_every),
+            rule=method.rule,
+            objective=method.objective,
+            initialiser=method.initialiser,
+            optimiser={
+                "theta0": partial(torch.optim.Adam, lr=config.lr),
+                "phi": partial(torch.optim.Adam, lr=config.meta_lr),
+            },
+            clip=config.clip,
+            meta_steps=config.meta_steps,
+            validate=validate,
+            validate_every=config.validate_every,
+            **kept(self, config, execution),
+        )
+        return len(records)
+
+    def evaluate(self, config: MazeConfig, directory: Path) -> dict[str, Any]:
+        learner = load_learner(build(config), newest_checkpoint(directory))
+        return evaluated(learner, episode_seeds(config.test_episodes, config.seed, "test"))
+
+    def page(self, groups: Sequence[Group], title: str) -> Page:
+        from warpgrad.experiments.maze.page import build_page  # needs matplotlib, which is slow to import
+
+        return build_page(groups, title)
+
+    def lines(self, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+        from warpgrad.experiments.maze.results import result_lines
+
+        return result_lines(groups)
+
+
+def maze_of(config: MazeConfig) -> Maze:
+    return Maze(config.size, config.length, config.reward, config.wall_penalty)
+
+
+def build(config: MazeConfig) -> Method:
+    """The agent in its maze, with weights drawn by the seed, and how it learns.
+
+    The rule's step is never kept: in Algorithm 3 the one θ of the stream moves by C alone.
+    """
+    options = AgentOptions(
+        config.hidden, config.context, config.gate_bias, config.transform, taped=True
+    )  # Algorithm 3 differentiates once
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(fold(config.seed, "weights"))
+        learner = build_learner(config.method, maze_of(config), options, config.device)
+    return Method(learner, SGD(config.lr), InPlace() if config.method in WARPED else None, MultiTask())

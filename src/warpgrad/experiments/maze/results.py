@@ -1,0 +1,126 @@
+"""What the maze experiment claims: mean returns, paired differences over the same episodes, and learning curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warpgrad.experiments.base import Group
+from warpgrad.experiments.comparison import by_seed, distinct
+from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
+
+BASELINE = "rnn"
+"""The method that all others are held against."""
+CONDITIONS = ("meta_steps", "size", "length", "reward", "wall_penalty", "test_episodes")
+"""Settings in which runs must agree before they are compared."""
+REFERENCES = {"wandering": "wandering without memory", "random": "random moves"}
+"""Agents that learn nothing."""
+POINTS = 100
+"""Learning curves are averaged down to at most this many points."""
+
+
+def returns(group: Group, which: str = "agent") -> dict[int, dict[int, float]]:
+    """seed -> held-out episode -> return."""
+    return by_seed(group, lambda evaluation: dict(enumerate(evaluation["returns"][which])))
+
+
+def mean_of(group: Group, which: str = "agent") -> Estimate:
+    return mean_interval(returns(group, which), name=group.label)
+
+
+def owed_to_memory(group: Group) -> Difference:
+    """What is lost when the hidden state is taken away before every step."""
+    return paired_difference(
+        returns(group), returns(group, "forgetting"), names=(group.label, f"{group.label} without its state")
+    )
+
+
+def baseline_of(groups: Sequence[Group]) -> Group | None:
+    """The first plain RNN, or else the first group; None where no other can be compared with it."""
+    plain = [group for group in groups if group.runs[0].method == BASELINE]
+    found = [*plain, *groups][0]
+    comparable = any(over_baseline(group, found) for group in groups if group is not found)
+    return found if comparable else None
+
+
+def over_baseline(group: Group, baseline: Group) -> Difference | None:
+    """Over the seeds that both have; None where they share none, or differ in more than agent and learning."""
+    ours, theirs = returns(group), returns(baseline)
+    seeds = sorted(set(ours) & set(theirs))
+    conditions = {tuple(run.config[name] for name in CONDITIONS) for run in (*group.runs, *baseline.runs)}
+    if not seeds or len(conditions) > 1:
+        return None
+    return paired_difference(
+        {seed: ours[seed] for seed in seeds},
+        {seed: theirs[seed] for seed in seeds},
+        names=(group.label, baseline.label),
+    )
+
+
+def updates_of(group: Group) -> str:
+    """How many updates its runs had, e.g. `20000`."""
+    return " or ".join(str(count) for count in sorted({run.config["meta_steps"] for run in group.runs}))
+
+
+def metric(group: Group, name: str) -> float | None:
+    """The mean of a metric over the runs that have it."""
+    values = [evaluation["metrics"][name] for evaluation in group.evaluations if name in evaluation["metrics"]]
+    return float(np.mean(values)) if values else None
+
+
+def baseline_then(group: Group, baseline: Group) -> float | None:
+    """The baseline's return on validation episodes when it had had as many updates, over a tenth of them.
+
+    For an agent that was trained for less long; None where the baseline was not trained for longer.
+    """
+    own, theirs = (max(run.config["meta_steps"] for run in each.runs) for each in (group, baseline))
+    updates, values = learning_curves(baseline, points=None)
+    then = (0.9 * own < updates) & (updates <= own)
+    return float(values[:, then].mean()) if own < theirs and then.any() else None
+
+
+def learning_curves(group: Group, points: int | None = POINTS) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Updates [points], and the return on validation episodes [runs, points], up to where the shortest run got.
+
+    Averaged down to at most so many points; None keeps all.
+    """
+    tracks = [
+        [(row["step"] + 1, row["validation/return"]) for row in run.metrics if "validation/return" in row]
+        for run in group.runs
+    ]
+    length = min(len(track) for track in tracks)
+    if length == 0:
+        return np.empty(0), np.empty((len(tracks), 0))
+    values = np.array([track[:length] for track in tracks], dtype=np.float64)
+    bins = np.array_split(np.arange(length), length if points is None else min(length, points))
+    updates = np.array([values[0, own, 0].mean() for own in bins])
+    return updates, np.stack([values[:, own, 1].mean(axis=1) for own in bins], axis=1)
+
+
+def result_lines(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+    """The table for the terminal."""
+    groups = distinct(groups)
+    baseline = baseline_of(groups)
+    header = [
+        "agent",
+        "updates",
+        "return [95 % interval]",
+        "state reset at every step",
+        "first find | later finds",
+        "size of θ",
+    ]
+    rows = []
+    for group in groups:
+        first, later = (metric(group, name) for name in ("steps/first_find", "steps/later_finds"))
+        times = " | ".join("–" if value is None else f"{value:.1f}" for value in (first, later))
+        row = [group.label, updates_of(group), mean_of(group).cell(1), mean_of(group, "forgetting").cell(1), times]
+        row.append(f"{metric(group, 'parameters/task'):.0f}")
+        if baseline is not None:
+            against = None if group is baseline else over_baseline(group, baseline)
+            row.append("" if against is None else against.cell(1))
+        rows.append(row)
+    for which, label in REFERENCES.items():
+        rows.append([label, "", mean_of(groups[0], which).cell(1), *[""] * (len(rows[0]) - 3)])
+    return [*header, f"over {baseline.label}"] if baseline is not None else header, rows

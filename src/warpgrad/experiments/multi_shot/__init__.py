@@ -1,0 +1,1 @@
+"""Large multi-shot classification (§4.2, App. H)."""

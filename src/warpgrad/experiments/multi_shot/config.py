@@ -1,0 +1,173 @@
+"""The settings of multi-shot image classification (§4.2, App. H), and the paper's values of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from warpgrad.data.tasks.many_shot import ManyShotShape
+from warpgrad.experiments.base import Config, Row, Table
+
+METHODS = ("warp-leap", "leap", "reptile", "sgd")
+_ALPHA: Mapping[str, float] = {"warp-leap": 0.02, "leap": 0.02, "reptile": 0.02, "sgd": 0.02}
+"""The step size of each method, chosen by the table `multi-shot-steps`."""
+POOLS = 5
+"""Blocks with pooling, from the first (App. H)."""
+
+
+@dataclass(frozen=True)
+class MultiShotConfig(Config):
+    """Settings; the defaults are the paper's. It states no step sizes, no start of the warps, no schedule of tests and
+    validations, and not how large the large batch of training from scratch is: those are ours."""
+
+    method: str = "warp-leap"
+    data: str = "tiered-imagenet"
+    """A prepared data set with splits, by its name or its folder: tiered-imagenet, fc100, cifar-fs, mini-imagenet."""
+    ways: int = 10
+    """N, classes of a task."""
+    shots: int = 640
+    """Training images of each class, or as many as it has besides the test images."""
+    test_images: int = 50
+    """L, images of each class to be tested on."""
+    meta_images: int = 0
+    """Training images of each class that only the meta-loss sees; 0: both losses see all, in other batches."""
+    widths: tuple[int, ...] = (64, 64, 160, 160, 256, 256)
+    """Channels of each block; the first five pool."""
+    warp_init: Literal["identity", "own"] = "identity"
+    """Begin the warp convolutions as the identity map, or at their own random weights."""
+    batch_size: int = 64
+    """Images per batch."""
+    steps: int = 100
+    """K in meta-training."""
+    inner_lr: float | None = None
+    """α; None is the method's own, chosen by the table `multi-shot-steps`."""
+    momentum: float = 0.9
+    """Of adaptation."""
+    objective: Literal["exact", "approximate"] = "exact"
+    """L or L̂."""
+    meta_batch: int = 5
+    """Tasks per meta-step."""
+    meta_steps: int = 2000
+    """Meta-steps."""
+    meta_lr: float = 0.001
+    """Adam's step size for φ."""
+    theta0_lr: float = 0.001
+    """Adam's step size for θ0."""
+    meta_clip: float | None = None
+    """Largest norm of the meta-gradients of φ and of θ0, each; None for no bound."""
+    validate_every: int = 100
+    """Meta-steps between validations, each K steps long; the weights with the best validation AUC are kept."""
+    validation_tasks: int = 20
+    """Tasks of a validation."""
+    patience: int | None = None
+    """Validations without a new best after which the run stops; None goes through all meta-steps."""
+    scratch_batch: int = 4
+    """How many times larger the batch of sgd is, which is not meta-trained."""
+    test_curve_every: int = 100
+    """Meta-steps between tests on the way, each K steps long, on the first tasks of the final one; they choose nothing.
+    0: none."""
+    test_curve_tasks: int = 20
+    """Tasks of each of these tests."""
+    split: Literal["test", "validation"] = "test"
+    """Which classes to test on."""
+    test_tasks: int = 100
+    """Tasks of the test, the same for every method and seed."""
+    headline_steps: int = 100
+    """Adaptation steps after which the accuracy of the table is taken."""
+    test_steps: int = 640
+    """Adaptation steps in all."""
+    test_every: int = 10
+    """Steps between tests, for the learning curve."""
+
+    @property
+    def from_scratch(self) -> bool:
+        return self.method == "sgd"
+
+    @property
+    def train_shape(self) -> ManyShotShape:
+        return ManyShotShape(self.ways, self.shots, self.test_images, self.batch_size, self.meta_images)
+
+    @property
+    def test_shape(self) -> ManyShotShape:
+        """On held-out tasks every training image is adapted to."""
+        batch = self.batch_size * (self.scratch_batch if self.from_scratch else 1)
+        return ManyShotShape(self.ways, self.shots, self.test_images, batch)
+
+    @property
+    def alpha(self) -> float:
+        """The step size of adaptation that is used."""
+        return _ALPHA[self.method] if self.inner_lr is None else self.inner_lr
+
+
+PRESETS: Mapping[str, MultiShotConfig] = MappingProxyType(
+    {
+        "paper": MultiShotConfig(),
+        "small": MultiShotConfig(
+            preset="small",
+            data="fc100",
+            shots=500,
+            widths=(16, 16, 32, 32, 48, 48),
+            batch_size=32,
+            steps=30,
+            meta_batch=2,
+            meta_steps=400,
+            validate_every=50,
+            validation_tasks=10,
+            test_curve_every=50,
+            test_curve_tasks=10,
+            test_tasks=20,
+            headline_steps=30,
+            test_steps=150,
+            test_every=5,
+        ),
+    }
+)
+"""`small`: FC100 (32×32), 500 of the 600 images of a class to adapt to and 50 others to test on, a quarter of the
+width or less, and fewer and shorter meta-steps; tested at K = 30 steps and, five times as far, at 150."""
+
+
+NAME = "multi-shot"
+SEEDS = 4
+"""The paper does not say how many runs its figures are means of."""
+
+_PUBLISHED = (
+    ("Warp-Leap", "warp-leap", 80.4),
+    ("Leap", "leap", 73.9),
+    ("Reptile", "reptile", 76.5),
+    ("SGD", "sgd", 58.1),
+)
+"""Label, method, and the paper's accuracy after 100 steps."""
+
+STEP_SIZES = (0.002, 0.006, 0.02, 0.06, 0.2)
+_ON_VALIDATION: dict[str, Any] = {"split": "validation", "test_tasks": 10, "test_curve_every": 0}
+_SHORT: dict[str, Any] = {"meta_steps": 100, "validate_every": 100}
+"""A quarter of the meta-steps of `small`: the search is to cost less than the runs it is for."""
+PROBES = Table(
+    "multi-shot-steps",
+    "Step sizes: AUC on validation tasks, where there is meta-training after 100 meta-steps",
+    NAME,
+    tuple(
+        Row(
+            f"{label}, α = {alpha:g}",
+            {"method": method, "inner_lr": alpha, **_ON_VALIDATION, **({} if method == "sgd" else _SHORT)},
+        )
+        for label, method, _ in _PUBLISHED
+        for alpha in STEP_SIZES
+    ),
+    seeds=1,
+    preset="small",
+)
+"""What the step sizes of the preset `small` are chosen by: as many trials for each method."""
+
+TABLES = (
+    Table(
+        "multi-shot",
+        "Accuracy on held-out tasks of large multi-shot image classification",
+        NAME,
+        tuple(Row(label, {"method": method}, paper) for label, method, paper in _PUBLISHED),
+        seeds=SEEDS,
+    ),
+    PROBES,
+)

@@ -1,0 +1,133 @@
+"""Experiment 2.7: large multi-shot image classification (§4.2, App. H).
+
+    warpgrad data prepare fc100
+    warpgrad run multi-shot --preset small --method leap --seed 1
+    warpgrad reproduce multi-shot --preset small --workers 2
+
+A task: 10 classes, hundreds of images of each to adapt to in batches, 50 others of each to be tested on. Meta-training
+sees K steps of a task; tests go on for several times as many.
+
+| method      | θ0      | φ: a 3×3 convolution after each block | adaptation                        |
+|-------------|---------|---------------------------------------|-----------------------------------|
+| `warp-leap` | Leap    | Algorithm 1, exact                    | SGD with momentum                 |
+| `leap`      | Leap    | none                                  | the same                          |
+| `reptile`   | Reptile | none                                  | the same                          |
+| `sgd`       | random  | none                                  | the same, in larger batches       |
+
+Meta-updates are Adam's. Validation AUC over K steps chooses the weights that are kept; test tasks scored on the way,
+as in the paper's figure, choose nothing. Batch-norm uses batch statistics in adaptation and in the meta-loss; at test,
+running statistics of the task itself, freed of the values they begin with (`corrected`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warpgrad.data.prepared import open_prepared
+from warpgrad.data.tasks.episodes import FewShotImages
+from warpgrad.data.tasks.many_shot import ManyShotFamily
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.base import Execution, Experiment, Group, require
+from warpgrad.experiments.declared_spaces import MULTI_SHOT
+from warpgrad.experiments.multi_shot.config import METHODS, NAME, PRESETS, TABLES, MultiShotConfig
+from warpgrad.experiments.multi_shot.evaluation import evaluate_on_tasks, mean_scores
+from warpgrad.experiments.multi_shot.methods import algorithm_of, meta_optimisers, method_of
+from warpgrad.experiments.networks import note, other_data, trained
+from warpgrad.experiments.runner import kept, without_meta_training
+from warpgrad.training.early_stopping import EarlyStopping
+from warpgrad.training.loop import Validation
+from warpgrad.training.meta_train import meta_train
+from warpgrad.training.run_directory import newest_checkpoint
+
+if TYPE_CHECKING:
+    from warpgrad.report.page import Page
+
+_AT_LEAST_ONE = (
+    "steps", "meta_batch", "meta_steps", "validate_every", "validation_tasks", "scratch_batch", "test_curve_tasks",
+    "test_tasks", "headline_steps", "test_steps", "test_every",
+)  # fmt: skip
+_ABOVE_ZERO = ("alpha", "meta_lr", "theta0_lr")
+
+
+class MultiShot(Experiment[MultiShotConfig]):
+    name = NAME
+    section = "§4.2, App. H"
+    summary = "large multi-shot image classification, tested beyond the steps of meta-training"
+    methods = METHODS
+    presets: Mapping[str, MultiShotConfig] = PRESETS
+    tables = TABLES
+    spaces = MULTI_SHOT
+    sweep_metric = "auc"
+
+    def check(self, config: MultiShotConfig) -> MultiShotConfig:
+        super().check(config)
+        require(config, at_least_one=_AT_LEAST_ONE, above_zero=_ABOVE_ZERO, at_least_zero=("test_curve_every",))
+        if not 0 <= config.momentum < 1:
+            raise WarpgradError(f"momentum={config.momentum}: it must be at least 0 and below 1.")
+        if config.meta_clip is not None and not config.meta_clip > 0:
+            raise WarpgradError(f"meta_clip={config.meta_clip}: it must be greater than 0, or None for no bound.")
+        if config.patience is not None and config.patience < 1:
+            raise WarpgradError(f"patience={config.patience}: wait for at least 1 validation, or None for all.")
+        if not config.widths or min(config.widths) < 1:
+            raise WarpgradError(f"widths={config.widths}: name at least one block, each of at least 1 channel.")
+        if config.headline_steps > config.test_steps or config.headline_steps % config.test_every:
+            raise WarpgradError(
+                f"headline_steps={config.headline_steps} is no step at which the curve is tested: take a multiple of "
+                f"test_every={config.test_every} up to test_steps={config.test_steps}."
+            )
+        for shape in (config.train_shape, config.test_shape):
+            assert shape.ways == config.ways  # building them checks ways, images and batches
+        return config
+
+    def train(self, config: MultiShotConfig, execution: Execution) -> int:
+        if config.from_scratch:
+            return without_meta_training(self, config, execution)
+        images = open_images(config)
+        method = method_of(config, images.store.shape)
+
+        def scores(split: str, tasks: int) -> Validation:
+            return lambda learner: mean_scores(config, images, learner, method.rule, split, tasks)
+
+        records = meta_train(
+            method.learner,
+            ManyShotFamily(images, "train", config.train_shape),
+            algorithm=algorithm_of(config),
+            rule=method.rule,
+            objective=method.objective,
+            initialiser=method.initialiser,
+            optimiser=meta_optimisers(config),
+            clip=config.meta_clip,
+            meta_steps=config.meta_steps,
+            validate=scores("validation", config.validation_tasks),
+            validate_every=config.validate_every,
+            early_stopping=EarlyStopping("auc", config.patience or config.meta_steps, "max"),
+            test=scores(config.split, config.test_curve_tasks) if config.test_curve_every else None,
+            test_every=config.test_curve_every or 1,
+            **kept(self, config, execution),
+        )
+        return len(records)
+
+    def evaluate(self, config: MultiShotConfig, directory: Path) -> dict[str, Any]:
+        images = open_images(config)
+        shape = images.store.shape
+        if config.from_scratch:
+            return evaluate_on_tasks(config, images, method_of(config, shape))
+        method, anew = trained(lambda fresh: method_of(config, shape, fresh_head=fresh), newest_checkpoint(directory))
+        notes = [*other_data(config.data, images.store.header.name, directory), *note(anew)]
+        return evaluate_on_tasks(config, images, method, notes)
+
+    def page(self, groups: Sequence[Group], title: str) -> Page:
+        from warpgrad.experiments.multi_shot.page import build_page  # needs matplotlib, which is slow to import
+
+        return build_page(groups, title)
+
+    def lines(self, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+        from warpgrad.experiments.multi_shot.results import result_lines
+
+        return result_lines(groups)
+
+
+def open_images(config: MultiShotConfig) -> FewShotImages:
+    return FewShotImages(open_prepared(config.data), config.device)

@@ -1,0 +1,44 @@
+"""The page of the multi-shot experiment: accuracies at both horizons, learning curves, meta-training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from warpgrad.experiments.base import Group
+from warpgrad.experiments.comparison import data_of, distinct, setting, settings_of
+from warpgrad.experiments.comparison_page import Measure, comparison_page
+from warpgrad.experiments.multi_shot.results import TIERED, horizons
+from warpgrad.report import Mark, Page
+
+
+def build_page(groups: Sequence[Group], title: str) -> Page:
+    headline, end = horizons(groups[0])
+    trained = {item["trained_steps"] for group in groups for item in group.evaluations} - {None}
+    return comparison_page(
+        distinct(groups),
+        title,
+        f"Multi-shot experiment (§4.2, App. H) on {settings_of(groups)}",
+        held_out="held-out tasks",
+        measures=[
+            Measure("accuracy", f"Accuracy after {headline} steps", compared=True, when=f"After {headline} steps: "),
+            Measure("accuracy_at_end", f"after {end} steps", compared=True, when=f"After {end} steps: "),
+            Measure("auc", f"AUC over {headline} steps"),
+            Measure("auc_at_end", f"over {end} steps"),
+        ],
+        caption=f"{setting(groups[0])}; the same held-out tasks for every row and every meta-seed.",
+        notes=[
+            *dict.fromkeys(note for group in groups for item in group.evaluations for note in item["notes"]),
+            "AUC is the mean height of the accuracy curve. Training from scratch takes larger batches (its own "
+            "setting); the number of steps is the same for all.",
+        ],
+        published=f"paper {{:g}} ({TIERED})",
+        warning=""
+        if data_of(groups) == [TIERED]
+        else f"These results are on {' and '.join(data_of(groups))}, **not** on {TIERED}; the paper's figures beside "
+        "them are.",
+        marks=[Mark(f"K = {steps} in meta-training", steps) for steps in sorted(trained)],
+        beyond=" To the right of the dashed line is more adaptation than meta-training ever saw." if trained else "",
+        training="`validation/` and `test/` scores are means over held-out tasks after K steps. The weights with the "
+        "best validation AUC are the ones tested; test scores on the way choose nothing. Training from scratch has no "
+        "meta-training to show.",
+    )

@@ -1,0 +1,1 @@
+"""Multi-shot classification of alphabets (App. E-G)."""

@@ -1,0 +1,290 @@
+"""The page of the alphabets experiment: accuracies beside the paper's, curves, path lengths, activations, scores on the
+way."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from warpgrad.experiments.base import Group
+from warpgrad.experiments.comparison import data_of, distinct, edge_winners, estimate, trials_of
+from warpgrad.experiments.comparison_page import Measure, comparison_page
+from warpgrad.experiments.omniglot.methods import DRAWN
+from warpgrad.experiments.omniglot.results import batches_of
+from warpgrad.report import (
+    Column,
+    Figure,
+    Gallery,
+    Page,
+    Paragraph,
+    Reference,
+    Run,
+    Section,
+    Series,
+    Table,
+    Value,
+    curves,
+)
+from warpgrad.report.formatting import count
+from warpgrad.report.tables import Best, Cell
+
+
+def build_page(groups: Sequence[Group], title: str) -> Page:
+    """Sections for whatever the groups hold: a tasks axis where they differ in tasks, activations where there are
+    warps, scores on the way where there was validation, winners where settings were searched. Everything is shown at
+    every test batch."""
+    groups = distinct(groups)
+    data, batches = data_of(groups), batches_of(groups)
+    steps = groups[0].evaluations[0]["tested_at"][-1]
+    accuracies = [
+        Measure(
+            f"accuracy_{batch}",
+            f"Accuracy after {steps} steps, batch {batch}",
+            compared=True,
+            when=f"At batch {batch}: ",
+            published=True,
+        )
+        for batch in batches
+    ]
+    others = [
+        Measure(f"{name}_{batch}", f"{words}, batch {batch}", unit=unit, best=best, digits=digits)
+        for name, words, unit, best, digits in _OTHER_MEASURES
+        for batch in batches
+    ]
+    return comparison_page(
+        groups,
+        title,
+        f"Alphabets experiment (App. E-G) on {' and '.join(data)} alphabets, "
+        f"tested at {count(len(batches), 'batch size')} ({' and '.join(map(str, batches))})",
+        held_out="held-out alphabets",
+        measures=[*accuracies, *others],
+        caption="The same held-out alphabets and batches for every row of a meta-seed.",
+        notes=[
+            "AUC is the mean height of the accuracy curve. The length of the path is Σ‖θₖ₊₁ − θₖ‖ over adaptation, "
+            "with the loss Σ‖(θₖ₊₁, Lₖ₊₁) − (θₖ, Lₖ)‖, which Leap minimises. Task embeddings are in no distance.",
+            "The paper prints no batch size: it follows Leap, whose program has 20, and the program published with it "
+            "has 128. SGD and KFAC take as many times more as their setting `scratch_batch` says.",
+            f"Batch-norm at test: {' and '.join(_policies(groups))}.",
+        ],
+        published="paper {:g} (Omniglot)",
+        warning="These results are on drawn alphabets, invented by a program. They follow the same protocol but are "
+        "**not** Omniglot; the paper's figures beside them are."
+        if DRAWN in data
+        else "",
+        parts={str(batch): f"batch {batch}" for batch in batches},
+        sections=[
+            *_winners(groups),
+            *_tasks_axis(groups, batches),
+            *_on_the_way(groups, batches),
+            *_sizes_at_start(groups),
+            *_activations(groups, batches),
+        ],
+    )
+
+
+_OTHER_MEASURES: tuple[tuple[str, str, str, Best | None, int], ...] = (
+    ("auc", "AUC", "%", "highest", 1),
+    ("length", "Length of the path", "", None, 2),
+    ("length_with_loss", "with the loss", "", None, 2),
+)
+
+
+def _policies(groups: Sequence[Group]) -> list[str]:
+    words = {
+        "corrected": "the task's own running statistics, freed of the values they begin with",
+        "running": "the task's own running statistics, as they are",
+        "batch": "statistics of the test batch",
+    }
+    found = dict.fromkeys(evaluation["batch_norm"] for group in groups for evaluation in group.evaluations)
+    return [words[policy] for policy in found]
+
+
+def _winners(groups: Sequence[Group]) -> list[Section]:
+    """The best trial of each method, where settings were searched on validation alphabets."""
+    if any(evaluation["split"] == "test" for group in groups for evaluation in group.evaluations):
+        return []
+    winners = [winner for winner in edge_winners(trials_of(groups, "accuracy")) if winner.trials > 1]
+    if not winners:
+        return []
+    rows: list[list[Cell]] = [
+        [
+            winner.method,
+            winner.trials,
+            ", ".join(f"{name}={value}" for name, value in winner.settings.items()),
+            winner.score,
+            ", ".join(winner.edges),
+        ]
+        for winner in winners
+    ]
+    columns: list[Column | str] = [
+        "Method",
+        "Trials",
+        Column("Best settings", words=True),
+        Column("Mean accuracy over test batches", "%"),
+        Column("At the edge of what was tried", words=True),
+    ]
+    return [Section("Best of each method", [Table(columns, rows, "Judged on validation alphabets.")])]
+
+
+def _tasks_axis(groups: Sequence[Group], batches: Sequence[int]) -> list[Section]:
+    """Accuracy and AUC against the number of meta-training tasks, where that differs."""
+    by_settings: dict[str, dict[int, Group]] = {}
+    for group in groups:
+        config = dict(group.runs[0].config)
+        tasks = int(config.pop("tasks"))
+        del config["seed"]
+        by_settings.setdefault(json.dumps(config, sort_keys=True), {})[tasks] = group
+    axes = [dict(sorted(found.items())) for found in by_settings.values() if len(found) > 1]
+    if not axes:
+        return []
+    methods = [next(iter(found.values())).runs[0].method for found in axes]
+    named = [
+        (method if methods.count(method) == 1 else next(iter(found.values())).label, found)
+        for method, found in zip(methods, axes, strict=True)
+    ]
+    figures = []
+    for measure, label in [
+        (f"{name}_{batch}", f"{words} at batch {batch}, %")
+        for name, words in (("accuracy", "accuracy"), ("auc", "AUC"))
+        for batch in batches
+    ]:
+        series = [_interval_series(name, found, measure) for name, found in named]
+        papers = [
+            Reference(f"paper, {name}, {count} tasks", group.paper, name)
+            for name, found in named
+            for count, group in found.items()
+            if measure.startswith("accuracy") and group.paper is not None and count == max(found)
+        ]
+        image = curves(series, x_label="meta-training tasks", y_label=label, references=papers, size=(5.4, 3.8))
+        figures.append(
+            Figure(
+                image,
+                f"{label} against the number of meta-training tasks.",
+                "Bands: 95 % intervals, where there are four seeds or more.",
+            )
+        )
+    return [Section("Number of meta-training tasks", [Gallery(figures)])]
+
+
+def _on_the_way(groups: Sequence[Group], batches: Sequence[int]) -> list[Section]:
+    """Accuracy on validation alphabets against meta-steps and against processor time."""
+    tracks = {group.label: [_validations(run, batches) for run in group.runs] for group in groups}
+    tracks = {label: own for label, own in tracks.items() if all(own)}
+    if not tracks:
+        return []
+    figures = []
+    for batch in batches:
+        by_step, by_time = [], []
+        for label, own in tracks.items():
+            shared = sorted(set(own[0]).intersection(*own))
+            accuracies = [[track[step].accuracy[batch] for step in shared] for track in own]
+            hours = np.mean([[track[step].hours for step in shared] for track in own], axis=0)
+            curve = Series.mean(label, shared, accuracies)
+            by_step.append(curve)
+            by_time.append(dataclasses.replace(curve, x=hours))
+        for series, against in ((by_step, "meta-steps"), (by_time, "processor hours of meta-training")):
+            label = f"validation accuracy, batch {batch}, %"
+            image = curves(series, x_label=against, y_label=label, size=(5.4, 3.8))
+            figures.append(Figure(image, f"{label} against {against}."))
+    words = Paragraph(
+        "Means over a few alphabets that are in neither meta-training nor the test; bands are 95 % intervals over "
+        "meta-seeds, where there are four or more. Nothing is chosen by them: the weights are the last ones."
+    )
+    return [Section("Validation on the way", [words, Gallery(figures)])]
+
+
+@dataclass(frozen=True)
+class _Validation:
+    hours: float
+    """Of the processor, in the meta-steps up to it."""
+    accuracy: dict[int, float]
+    """Test batch -> mean over validation alphabets."""
+
+
+def _validations(run: Run, batches: Sequence[int]) -> dict[int, _Validation]:
+    """Meta-steps -> scores; empty where there was no validation."""
+    found: dict[int, _Validation] = {}
+    seconds = 0.0
+    for line in run.metrics:
+        seconds += line["cpu_seconds"]
+        if f"validation/accuracy_{batches[0]}" in line:
+            scores = {batch: line[f"validation/accuracy_{batch}"] for batch in batches}
+            found[line["step"] + 1] = _Validation(seconds / 3600, scores)
+    return found
+
+
+def _sizes_at_start(groups: Sequence[Group]) -> list[Section]:
+    """Root mean squares of activations where meta-training began."""
+    layers = max(len(group.evaluations[0]["sizes_at_start"]["before"]) for group in groups)
+    if not layers:
+        return []
+    rows: list[list[Cell]] = []
+    for group in groups:
+        sizes = [evaluation["sizes_at_start"] for evaluation in group.evaluations]
+        before, after = (np.mean([size[side] for size in sizes], axis=0) for side in ("before", "after"))
+        around = [f"{front:.3f} → {behind:.3f}" for front, behind in zip(before, after, strict=True)]
+        head = float(np.mean([size["head"] for size in sizes]))
+        rows.append([group.label, *around, *[None] * (layers - len(around)), Value(head, digits=3)])
+    columns = ["Method", *(f"Warp-layer {layer + 1}" for layer in range(layers)), "Inputs of the head"]
+    caption = (
+        "Root mean square of activations in front of and behind each warp-layer, and in front of the head, where "
+        "meta-training began: on training drawings, with batch statistics in batch-norm. Means over meta-seeds."
+    )
+    return [Section("Size of activations at the start", [Table(columns, rows, caption)])]
+
+
+def _activations(groups: Sequence[Group], batches: Sequence[int]) -> list[Section]:
+    figures = []
+    for group in groups:
+        if not group.evaluations[0]["activations"][str(batches[0])]:
+            continue
+        for kind, label in (("mean", "mean activation"), ("distance", "Schatten-1 norm of Cov − I")):
+            by_layer, by_step = [], []
+            for batch in batches:
+                found = [evaluation["activations"][str(batch)] for evaluation in group.evaluations]
+                sides = {side: np.array([item[f"{kind}_{side}"] for item in found]) for side in ("before", "after")}
+                layers = np.arange(1, sides["after"].shape[2] + 1)
+                by_layer += [
+                    Series.mean(f"{side} the warp, batch {batch}", layers, values.mean(axis=1))
+                    for side, values in sides.items()
+                ]
+                by_step += [
+                    Series.mean(
+                        f"after warp {layer}, batch {batch}", found[0]["steps"], sides["after"][:, :, layer - 1]
+                    )
+                    for layer in layers
+                ]
+            for series, against in ((by_layer, "warp-layer"), (by_step, "step of adaptation")):
+                image = curves(
+                    series,
+                    x_label=against,
+                    y_label=label,
+                    title=group.label,
+                    references=[Reference("", 0.0)],
+                    size=(4.8, 3.6),
+                )
+                figures.append(Figure(image, f"{label} against the {against}, {group.label}."))
+    if not figures:
+        return []
+    words = Paragraph(
+        "Statistics of the batches of held-out alphabets that the learner adapts to, from step 1 on, over examples and "
+        "locations, averaged over alphabets; against the warp-layer, over steps too. A natural gradient would whiten "
+        "(dotted): mean 0 and Cov − I = 0 after a linear warp."
+    )
+    return [Section("Activations around warp-layers", [words, Gallery(figures)])]
+
+
+def _interval_series(name: str, found: dict[int, Group], measure: str) -> Series:
+    estimates = [estimate(group, measure) for group in found.values()]
+    x = np.array(list(found), np.float64)
+    centre = np.array([item.mean for item in estimates])
+    # Bands as everywhere: where there are four seeds or more.
+    if any(item.indicative or not item.interval.bounded for item in estimates):
+        return Series.line(name, x, centre)
+    low = np.array([item.interval.low for item in estimates])
+    high = np.array([item.interval.high for item in estimates])
+    return Series(name, x, centre, low, high)

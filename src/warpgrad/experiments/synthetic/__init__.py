@@ -1,0 +1,1 @@
+"""Descent on 2-D loss surfaces (App. D)."""

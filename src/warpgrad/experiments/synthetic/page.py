@@ -1,0 +1,387 @@
+"""The page of the synthetic experiment: what is shift, what is geometry, how smooth it is, and what it looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from warpgrad.experiments.base import Group
+from warpgrad.experiments.comparison_page import experiment_page
+from warpgrad.experiments.synthetic.config import SyntheticConfig, omega_of, rule, rule_at_test, tuned_lr
+from warpgrad.experiments.synthetic.evaluation import descend
+from warpgrad.experiments.synthetic.results import (
+    HEADLINES,
+    MET,
+    SMOOTHER,
+    advantage,
+    between_groups,
+    comparisons,
+    curvature,
+    final_loss,
+    fraction_reached,
+    is_search,
+    names,
+    settings_of,
+    smoothness,
+)
+from warpgrad.experiments.synthetic.surfaces import CURVATURE, EDGE, RADIUS, minima, surface
+from warpgrad.report import (
+    Block,
+    Column,
+    Figure,
+    Gallery,
+    Note,
+    Page,
+    Paragraph,
+    Section,
+    Series,
+    Table,
+    Tile,
+    Tiles,
+    Value,
+    curves,
+)
+from warpgrad.report.figures import canvas, house_style, save
+from warpgrad.report.formatting import between, number
+from warpgrad.report.tables import Cell
+from warpgrad.statistics.estimates import Difference
+
+COLOURS = {"sgd_tuned": "#111111", "adam_tuned": "#b35900", "warp": "#d6007f"}
+"""The columns that are drawn."""
+_SIDE = 121
+
+Places = NDArray[np.float64]
+"""Places on a surface, [K+1, starts, 2]."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One held-out surface and the descents from all its starts."""
+
+    coefficients: Tensor
+    starts: Places
+    """x0, [starts, 2]."""
+    theta: Places
+    """WarpGrad's θ's, from θ0 = x0."""
+    paths: Mapping[str, Places]
+    """Column -> where on the surface it goes."""
+    final: Mapping[str, float]
+    """Column -> mean height at the end."""
+
+    def heights(self, places: Places) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = surface(torch.from_numpy(places), self.coefficients.double()).numpy()
+        return found
+
+
+def redrawn(evaluation: Mapping[str, Any], config: SyntheticConfig) -> tuple[nn.Module, list[Example]]:
+    """Ω of a run, and the descents on the surfaces that its evaluation names, taken again from what is kept of them."""
+    omega = omega_of(config.hidden, evaluation["omega"])
+    rules = {name: rule(config, name, tuned_lr(config, name)) for name in ("sgd", "adam")}
+    found = []
+    for kept in evaluation["examples"]:
+        starts = torch.tensor(kept["starts"])
+        coefficients = torch.tensor(kept["coefficients"])
+        go = partial(descend, starts=starts, coefficients=coefficients.expand(len(starts), -1), steps=config.steps)
+        thetas = go(omega, rule_at_test(config)).thetas
+        paths = {f"{name}_tuned": go(None, own).thetas.double().numpy() for name, own in rules.items()}
+        paths["warp"] = omega(thetas).double().numpy()
+        final = {name: float(np.mean(kept["final"][name])) for name in COLOURS}
+        found.append(Example(coefficients, starts.double().numpy(), thetas.double().numpy(), paths, final))
+    return omega, found
+
+
+def descents(shown: Sequence[Example], labels: Mapping[str, str]) -> bytes:
+    """A row for each surface: contours and all descents, a column for each method; `labels` says what it is called."""
+    with house_style():
+        figure = canvas(2.5 * len(labels), 2.5 * len(shown) + 0.6)
+        for row, example in enumerate(shown):
+            for column, (name, label) in enumerate(labels.items()):
+                axes = figure.add_subplot(len(shown), len(labels), row * len(labels) + column + 1)
+                _descents_panel(axes, example, name)
+                if row == 0:
+                    axes.set_title(label, loc="center", color=COLOURS[name])
+        white = {"linestyle": "", "marker": "o", "color": "white", "markeredgecolor": "black"}
+        keys = [
+            Line2D([], [], **white, markersize=4, label="x0"),  # type: ignore[arg-type]
+            Line2D([], [], color=COLOURS["warp"], linestyle=":", label="x0 moved to Ω(x0)"),
+            Line2D([], [], linestyle="", marker="*", markersize=9, color="#666666", label="after the last step"),
+            Line2D([], [], linestyle="", marker="x", color="black", label="minimum"),
+        ]
+        figure.legend(handles=keys, loc="outside lower center", ncols=len(keys))
+        return save(figure)
+
+
+def _descents_panel(axes: Axes, example: Example, name: str) -> None:
+    grid, colour, paths = _grid(), COLOURS[name], example.paths[name]
+    heights = surface(grid, example.coefficients).numpy()
+    x, y = grid[..., 0].numpy(), grid[..., 1].numpy()
+    axes.contourf(x, y, heights, levels=24, cmap="Blues_r", alpha=0.9)
+    axes.contour(x, y, heights, levels=12, colors="white", linewidths=0.4, alpha=0.7, linestyles="solid")
+    for start, path in zip(example.starts, paths.swapaxes(0, 1), strict=True):
+        axes.plot(*path.T, color="white", linewidth=2.6, alpha=0.75)
+        axes.plot(*path.T, color=colour, linewidth=1.4)
+        axes.plot(*np.stack([start, path[0]]).T, color=colour, linewidth=1.2, linestyle=":")
+    axes.plot(*example.starts.T, "o", color="white", markeredgecolor="black", markersize=3.6, markeredgewidth=0.8)
+    (points,) = minima(example.coefficients[None])
+    axes.plot(*points.numpy().T, "x", color="black", markersize=6, markeredgewidth=1.3, zorder=5)
+    axes.plot(*paths[-1].T, "*", color=colour, markeredgecolor="white", markersize=9, markeredgewidth=0.6, zorder=6)
+    axes.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), xticks=[], yticks=[], aspect="equal")
+    mean = f"mean loss {example.final[name]:.2f}".replace("-", "−")
+    axes.text(0.03, 0.03, mean, transform=axes.transAxes, fontsize=7.5, zorder=8,
+              bbox={"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 1.5})  # fmt: skip
+    axes.grid(visible=False)
+
+
+def surfaces_3d(omega: nn.Module, shown: Sequence[Example]) -> bytes:
+    """Top: WarpGrad on the surface as Ω makes it look from θ-space; bottom: gradient descent on the native one; both
+    from the same numbers, θ0 = x0."""
+    with house_style():
+        figure = canvas(3.0 * len(shown), 6.0)
+        for place, example in enumerate(shown):
+            _surface_3d(figure, (2, len(shown), place + 1), omega, example)
+            _surface_3d(figure, (2, len(shown), len(shown) + place + 1), None, example)
+        return save(figure)
+
+
+def _surface_3d(figure: Canvas, where: tuple[int, int, int], omega: nn.Module | None, example: Example) -> None:
+    axes = figure.add_subplot(*where, projection="3d", computed_zorder=False)
+    grid = _grid()
+    heights = surface(grid if omega is None else omega(grid), example.coefficients).numpy()
+    axes.plot_surface(grid[..., 0].numpy(), grid[..., 1].numpy(), heights, cmap="viridis", alpha=0.75, linewidth=0,
+                      rstride=3, cstride=3, antialiased=True, zorder=1)  # fmt: skip
+    name, title = ("sgd_tuned", "native surface, f(x)") if omega is None else ("warp", "warped surface, f(Ω(θ))")
+    places = example.paths[name]
+    lifted = example.heights(places) + 0.02 * float(np.ptp(heights))
+    for start in range(places.shape[1]):
+        drawn = places if omega is None else example.theta
+        # What leaves the square would be drawn beside the surface.
+        kept = (np.abs(drawn[:, start]) <= EDGE).all(axis=1)
+        _path_3d(axes, drawn[kept, start], lifted[kept, start], COLOURS[name])
+    axes.set_title(title, fontsize=8)
+    axes.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), xticks=[-3, 0, 3], yticks=[-3, 0, 3])
+    axes.tick_params(labelsize=6, pad=-2)
+    axes.view_init(elev=42, azim=-60)
+
+
+def _path_3d(axes: object, path: Places, heights: NDArray[np.float64], colour: str) -> None:
+    axes.plot(*path.T, heights, color=colour, linewidth=1.2, zorder=5)  # type: ignore[attr-defined]
+    axes.scatter(*path[:1].T, heights[:1], color=colour, s=8, zorder=6)  # type: ignore[attr-defined]
+    axes.scatter(*path[-1:].T, heights[-1:], color=colour, s=24, marker="*", zorder=6)  # type: ignore[attr-defined]
+
+
+def warped_grid(omega: nn.Module) -> bytes:
+    """A square grid of θ's, and where Ω takes it."""
+    lines = torch.linspace(-EDGE, EDGE, 25)
+    fine = torch.linspace(-EDGE, EDGE, 200)
+    square = EDGE * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1], [-1, -1]])
+    with house_style():
+        figure = canvas(7.6, 4.2)
+        first: Axes | None = None
+        for place, (title, image) in enumerate((("θ", nn.Identity()), ("Ω(θ)", omega))):
+            axes = figure.add_subplot(1, 2, place + 1, sharex=first, sharey=first)
+            first = first or axes
+            for value in lines:
+                across, along = value.expand(len(fine)), fine
+                for path, colour in (((across, along), "#0072b2"), ((along, across), "#c1272d")):
+                    axes.plot(*image(torch.stack(path, -1)).numpy().T, color=colour, linewidth=0.7)
+            axes.plot(*square.T, color="#8a929b", linewidth=1.2, linestyle="--")
+            axes.set(title=title, aspect="equal")
+            axes.grid(visible=False)
+        return save(figure)
+
+
+def _grid() -> Tensor:
+    axis = torch.linspace(-EDGE, EDGE, _SIDE)
+    return torch.stack(torch.meshgrid(axis, axis, indexing="ij"), dim=-1)
+
+
+SHOWN = 3
+"""Surfaces in one figure."""
+
+
+def build_page(groups: Sequence[Group], title: str) -> Page:
+    """The whole story of every group; or, of settings to choose from, one table."""
+    config = settings_of(groups[0])
+    if is_search(groups):
+        sections = [_search(groups)]
+    else:
+        sections = [section for group in groups for section in _story(group, several=len(groups) > 1)]
+        sections += _against_each_other(groups)
+    sizes = f"{config.test_surfaces} surfaces × {config.test_starts} starts each"
+    return experiment_page(groups, title, "Synthetic experiment (App. D)", sections, sizes=sizes)
+
+
+def _story(group: Group, *, several: bool) -> list[Section]:
+    sections = [_table(group), _curves(group)]
+    if "warp" in names(group):
+        sections = [_headline(group), *sections, _smoothness(group), *_pictures(group)]
+    for section in sections:
+        section.title = f"{section.title}: {group.label}" if several else section.title
+    return sections
+
+
+def _headline(group: Group) -> Section:
+    shown = comparisons(group)
+    found = {item.label: advantage(group, item) for item in shown}
+    raw, shift = found["shift and geometry"].mean, found["shift of the start"].mean
+    share = f"{shift / raw:.0%} of it is shift" if raw > 0 else "there is none to divide"
+    tiles = [
+        _tile("Geometry, both from x0", found["geometry, from x0"], "lower than without a warp"),
+        _tile("Geometry, both from Ω(x0)", found["geometry, from Ω(x0)"], "lower than without a warp"),
+        _tile("Raw advantage, θ0 = x0", found["shift and geometry"], share),
+    ]
+    sentences = [Paragraph(found[item.label].sentence()) for item in shown]
+    explained = Paragraph(
+        "Ω moves the place where descent begins, and bends the path from there. Only the second is geometry. So the "
+        "warp is compared twice at equal starts: **matched**, WarpGrad begins at θ0 with Ω(θ0) = x0 against the same "
+        "rule without a warp from x0; and **shifted**, WarpGrad begins at θ0 = x0 against that rule from Ω(x0). A "
+        "geometry may do no more than change the length of steps, so the rules with their best step sizes, chosen on "
+        "validation surfaces by the table `synthetic-steps`, are controls."
+    )
+    return Section("What is geometry, and what is not", [Tiles(tiles), explained, *sentences])
+
+
+def _tile(label: str, found: Difference, detail: str) -> Tile:
+    ends = between(found.interval.low, found.interval.high, 3, signed=True) if found.interval.bounded else "no interval"
+    badge = "; indicative" if found.indicative else ""
+    return Tile(label, number(found.mean, 3, signed=True), f"{ends}; {detail}{badge}")
+
+
+def _table(group: Group) -> Section:
+    rows: list[list[Cell]] = [
+        [name, Value.of(final_loss(group, key), digits=3), Value.of(fraction_reached(group, key), digits=3)]
+        for key, name in names(group).items()
+    ]
+    steps = settings_of(group).steps
+    columns: list[Column | str] = ["Method", Column(f"Loss after {steps} steps", best="lowest"),
+                                   Column("Fraction that reaches a minimum", best="highest")]  # fmt: skip
+    evaluations = group.evaluations
+    without = sum(len(evaluation["final"]["plain"]) - evaluation["with_minimum"] for evaluation in evaluations)
+    notes: list[Block] = [
+        Note(
+            f"A minimum is a point of the square with gradient 0 and curvatures above {CURVATURE:g}; it is reached "
+            f"within {RADIUS:g}. {without} surfaces without one are left out of that column."
+        )
+    ]
+    if "warp" in names(group):
+        notes.append(_coverage(group))
+    return Section("All columns", [Table(columns, rows, "The same surfaces and starts for every row."), *notes])
+
+
+def _coverage(group: Group) -> Note:
+    starts = settings_of(group).test_starts
+    metrics = [evaluation["metrics"] for evaluation in group.evaluations]
+    total = sum(len(evaluation["matched"]["counts"]) * starts for evaluation in group.evaluations)
+    failures = sum(own["unmatched_starts"] for own in metrics)
+    shift = np.mean([own["mean_shift"] for own in metrics])
+    kept = np.mean([own["orientation_kept"] for own in metrics])
+    return Note(
+        f"Coverage: Ω(θ0) = x0 could be solved, by Newton's method and then path following, for {total - failures} "
+        f"of {total} starts ({failures} failures, left out of the matched comparison). Ω moves a start by "
+        f"{shift:.2f} on average and keeps orientation (det DΩ > 0) at {kept:.1%} of the starts."
+    )
+
+
+def _curves(group: Group) -> Section:
+    steps = np.arange(len(group.evaluations[0]["curves"]["plain"]))
+    series = [
+        Series.mean(name, steps, [evaluation["curves"][key] for evaluation in group.evaluations])
+        for key, name in names(group).items()
+    ]
+    image = curves(series, x_label="step", y_label="mean loss on held-out surfaces", size=(7.2, 4.4))
+    caption = "Mean loss over all held-out surfaces and starts; bands are 95 % intervals over meta-seeds."
+    return Section("Loss against step", [Figure(image, "Loss against step for every method.", caption)])
+
+
+def _smoothness(group: Group) -> Section:
+    known = names(group)
+    levels: list[list[Cell]] = [
+        [f"{known[column]}, {words}", Value.of(curvature(group, column, space), digits=2)]
+        for column, space, words in MET
+    ]
+    gaps: list[list[Cell]] = [[item.label, Value.of(smoothness(group, item), digits=2)] for item in SMOOTHER]
+    explained = Paragraph(
+        "The paper says that warped surfaces are smooth. Measured is the largest curvature that a descent meets (the "
+        "largest magnitude of an eigenvalue of the Hessian along its path): of f(Ω(θ)) in θ's space, which is what "
+        "WarpGrad descends, and of f in x's space at the same places. An Ω that only shrinks the plane has less "
+        "curvature and smooths nothing; times |det DΩ|, x's curvature is what such an Ω would leave."
+    )
+    return Section(
+        "How smooth the surfaces are",
+        [
+            explained,
+            Table(["Descent", "Largest curvature"], levels, "Means over the starts of every surface."),
+            Table(["Paired difference", "smoother by"], gaps, "Positive where θ's space has the smaller curvature."),
+        ],
+    )
+
+
+def _pictures(group: Group) -> list[Section]:
+    run = group.runs[0]
+    omega, shown = redrawn(group.evaluations[0], settings_of(group))
+    labels = {"sgd_tuned": "tuned gradient descent", "adam_tuned": "tuned Adam", "warp": "WarpGrad"}
+    words = (
+        "All from the same x0, WarpGrad with θ0 = x0: dotted, Ω moves the start; drawn through, the descent. Tuned is "
+        "at the best step size on validation surfaces. Chosen before looking: of the held-out surfaces of seed "
+        f"{run.seed}, in the order they were drawn, the first that have a minimum, with all their starts."
+    )
+    figures: list[Block] = [
+        Figure(
+            descents(shown[begin : begin + SHOWN], labels),
+            "Contours of held-out surfaces, a row each, with the descents of gradient descent, Adam and WarpGrad.",
+            words,
+        )
+        for begin in range(0, len(shown), SHOWN)
+    ]
+    if shown:
+        figures.append(
+            Figure(
+                surfaces_3d(omega, shown[:SHOWN]),
+                "Surfaces in 3-D: WarpGrad on the warped ones above, gradient descent on the native ones below.",
+                "The first of the surfaces above, with the same starts. Above: WarpGrad descends f(Ω(θ)). Below: "
+                "gradient descent at its best step size descends f(x).",
+            )
+        )
+    warp = Figure(
+        warped_grid(omega),
+        "A square grid and its image under Ω.",
+        f"Left: a square grid of θ's. Right: where the Ω of seed {run.seed} takes it. Dashed: the square of starts.",
+    )
+    return [Section("Surfaces and descents", figures), Section("What the warp does to the plane", [Gallery([warp])])]
+
+
+def _against_each_other(groups: Sequence[Group]) -> list[Section]:
+    found = [between_groups(groups[0], other) for other in groups[1:]]
+    sentences: list[Block] = [Paragraph(item.sentence()) for item in found if item is not None]
+    return [Section("WarpGrad against WarpGrad, from θ0 = x0", sentences)] if sentences else []
+
+
+def _search(groups: Sequence[Group]) -> Section:
+    warped = all("warp" in names(group) for group in groups)
+    shown = HEADLINES if warped else ()
+    column = "warp" if warped else "plain"
+    rows: list[list[Cell]] = [
+        [group.label, *(Value.of(advantage(group, item), digits=3) for item in shown),
+         Value.of(final_loss(group, column), digits=3)]
+        for group in groups
+    ]  # fmt: skip
+    columns: list[Column | str] = ["Setting", *(Column(item.label, best="highest") for item in shown)]
+    columns.append(Column("loss of WarpGrad from θ0 = x0" if warped else "loss from x0", best="lowest"))
+    words = "How much lower the loss is, and the loss" if warped else "The loss"
+    return Section(
+        "The search",
+        [
+            Paragraph(f"{words}, on validation surfaces; the chosen setting is the preset's."),
+            Table(columns, rows, "Over the same surfaces and starts."),
+        ],
+    )

@@ -1,0 +1,216 @@
+"""What the synthetic experiment claims, as paired differences over the same surfaces and starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from warpgrad.experiments.base import Group
+from warpgrad.experiments.comparison import by_seed
+from warpgrad.experiments.comparison_page import config_of
+from warpgrad.experiments.synthetic.config import InnerRule, SyntheticConfig, tested, tuned_lr
+from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
+
+RULES: Mapping[InnerRule, str] = {"sgd": "gradient descent", "momentum": "momentum", "adam": "Adam"}
+"""What the rules are called."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How much lower `better` ends than `worse`; positive in favour of `better`."""
+
+    label: str
+    worse: str
+    better: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Smoothness:
+    """How much smaller the largest curvature is that `better` meets, in θ's space, than that of `worse` in `space`."""
+
+    label: str
+    worse: str
+    space: str
+    better: str
+
+
+EQUAL_STARTS = (
+    Comparison("geometry, from x0", "plain", "warp_matched", "both begin at x0 on the surface"),
+    Comparison("geometry, from Ω(x0)", "plain_shifted", "warp", "both begin at Ω(x0) on the surface"),
+    Comparison("shift of the start", "plain", "plain_shifted", "plain descent, with its start moved by Ω"),
+    Comparison("shift and geometry", "plain", "warp", "what a user sees: θ0 = x0 for both"),
+    Comparison("geometry, from Ω(x0), against the tuned step", "tuned_shifted", "warp", "both begin at Ω(x0)"),
+)
+TUNED = tuple(
+    comparison
+    for rule, name in RULES.items()
+    for comparison in (
+        Comparison(f"geometry, from x0, against tuned {name}", f"{rule}_tuned", "warp_matched", "both begin at x0"),
+        Comparison(f"shift and geometry, against tuned {name}", f"{rule}_tuned", "warp", "θ0 = x0 for both"),
+    )
+)
+COMPARISONS = (*EQUAL_STARTS, *TUNED)
+HEADLINES = EQUAL_STARTS[:4]
+
+SMOOTHER = (
+    Smoothness("θ's space below x's, the same path from x0", "warp_matched", "x", "warp_matched"),
+    Smoothness("θ's space below x's, the same path from Ω(x0)", "warp", "x", "warp"),
+    Smoothness("θ's space below x's scaled alike, from x0", "warp_matched", "scaled", "warp_matched"),
+    Smoothness("θ's space below x's scaled alike, from Ω(x0)", "warp", "scaled", "warp"),
+    Smoothness("θ's space below plain descent's, both from x0", "plain", "x", "warp_matched"),
+    Smoothness("θ's space below plain descent's, both from Ω(x0)", "plain_shifted", "x", "warp"),
+)
+
+
+def settings_of(group: Group) -> SyntheticConfig:
+    return config_of(SyntheticConfig, group.runs[0])
+
+
+def names(group: Group) -> dict[str, str]:
+    """What the columns of a group are called. The tuned rule has no name of its own where it is the plain one."""
+    config = settings_of(group)
+    kind, lr = tested(config)
+    rule, best = RULES[kind], tuned_lr(config, kind)
+    found = {
+        "plain": f"{rule} {lr:g} from x0",
+        "warp_matched": "WarpGrad from Ω(θ0) = x0",
+        "plain_shifted": f"{rule} {lr:g} from Ω(x0)",
+        "warp": "WarpGrad from θ0 = x0",
+        "tuned_shifted": f"{rule} {best:g} (tuned) from Ω(x0)",
+        **{f"{key}_tuned": f"{name} {tuned_lr(config, key):g} (tuned) from x0" for key, name in RULES.items()},
+    }
+    if lr == best and (kind != "adam" or config.adam_eps == SyntheticConfig.adam_eps):
+        found["plain"] = f"{rule} {lr:g} (tuned) from x0"
+        found["plain_shifted"] = found.pop("tuned_shifted")
+        del found[f"{kind}_tuned"]
+    return {key: name for key, name in found.items() if key in group.evaluations[0]["final"]}
+
+
+def comparisons(group: Group) -> list[Comparison]:
+    """Those whose columns the group has."""
+    known = names(group)
+    return [item for item in COMPARISONS if item.worse in known and item.better in known]
+
+
+def scores(group: Group, column: str, *, matched_only: bool) -> dict[int, dict[int, float]]:
+    """seed -> surface -> mean final loss of its starts; with `matched_only`, of those whose start could be matched."""
+    return by_seed(group, lambda found: _present((found["matched"] if matched_only else found)["final"][column]))
+
+
+def advantage(group: Group, comparison: Comparison) -> Difference:
+    """The paired difference of final losses, worse − better."""
+    matched_only = comparison.better == "warp_matched"
+    return paired_difference(
+        scores(group, comparison.worse, matched_only=matched_only),
+        scores(group, comparison.better, matched_only=matched_only),
+        names=(names(group)[comparison.worse], names(group)[comparison.better]),
+    )
+
+
+def between_groups(first: Group, second: Group) -> Difference | None:
+    """How much lower WarpGrad of `second` ends than that of `first` from θ0 = x0; None where they were not tested on
+    the same surfaces."""
+    keys = ("form", "split", "steps", "test_surfaces", "test_starts")
+    ours, theirs = settings_of(first), settings_of(second)
+    seeds = [{run.seed for run in group.runs} for group in (first, second)]
+    alike = seeds[0] == seeds[1] and all(getattr(ours, key) == getattr(theirs, key) for key in keys)
+    if not alike or not all("warp" in names(group) for group in (first, second)):
+        return None
+    return paired_difference(
+        scores(first, "warp", matched_only=False),
+        scores(second, "warp", matched_only=False),
+        names=(first.label, second.label),
+    )
+
+
+def final_loss(group: Group, column: str) -> Estimate:
+    return mean_interval(scores(group, column, matched_only=False), name=names(group)[column])
+
+
+def fraction_reached(group: Group, column: str) -> Estimate:
+    """Fraction of starts that end at a minimum, over surfaces that have one."""
+    values = by_seed(group, lambda evaluation: dict(enumerate(evaluation["reached"][column])))
+    return mean_interval(values, name=names(group)[column])
+
+
+def curvatures(group: Group, column: str, space: str) -> dict[int, dict[int, float]]:
+    """seed -> surface -> the largest curvature that descents meet, mean over their starts; of the columns that begin at
+    x0, over those that could be matched."""
+    return by_seed(group, lambda evaluation: _present(evaluation["curvature"][column][space]))
+
+
+def curvature(group: Group, column: str, space: str) -> Estimate:
+    return mean_interval(curvatures(group, column, space), name=f"{names(group)[column]}, {space}")
+
+
+def smoothness(group: Group, item: Smoothness) -> Difference:
+    """The paired difference of largest curvatures; positive where θ's space is the smoother one."""
+    return paired_difference(
+        curvatures(group, item.worse, item.space),
+        curvatures(group, item.better, "theta"),
+        names=(f"{names(group)[item.worse]} in x", f"{names(group)[item.better]} in θ"),
+    )
+
+
+def _present(values: Sequence[float | None]) -> dict[int, float]:
+    """Surface -> value, where there is one."""
+    return {place: value for place, value in enumerate(values) if value is not None}
+
+
+def is_search(groups: Sequence[Group]) -> bool:
+    """Whether the groups are settings to choose from: validated, one line each."""
+    return len(groups) > 1 and all(settings_of(group).split == "validation" for group in groups)
+
+
+def comparison_lines(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+    """The table for the terminal: all columns of every group, or one line for every setting of a search."""
+    if is_search(groups):
+        return _search_lines(groups)
+    rows = []
+    for group in groups:
+        rows += [[group.label, "", ""]] if len(groups) > 1 else []
+        rows += [
+            [name, final_loss(group, key).cell(), f"{fraction_reached(group, key).mean:.1%}"]
+            for key, name in names(group).items()
+        ]
+        rows += [[f"{item.label} (loss lower by)", advantage(group, item).cell(), ""] for item in comparisons(group)]
+        rows += curvature_lines(group)
+    for other in groups[1:]:
+        found = between_groups(groups[0], other)
+        rows += [[f"{other.label} (loss lower than {groups[0].label} by)", found.cell(), ""]] if found else []
+    steps = " and ".join(dict.fromkeys(str(settings_of(group).steps) for group in groups))
+    return [f"after {steps} steps", "loss [95 % interval]", "reached a minimum"], rows
+
+
+MET = (
+    *((column, "x", "in x") for column in ("plain", "plain_shifted")),
+    *(
+        (column, space, words)
+        for column in ("warp_matched", "warp")
+        for space, words in (("theta", "in θ"), ("x", "in x"), ("scaled", "in x, times |det DΩ|"))
+    ),
+)
+"""(column, space, what it is called) of every largest curvature that is shown."""
+
+
+def curvature_lines(group: Group) -> list[list[str]]:
+    """Largest curvatures along the paths, and how they compare."""
+    if "warp" not in names(group):
+        return []
+    rows = [
+        [f"{names(group)[column]}: largest curvature {words}", curvature(group, column, space).cell(), ""]
+        for column, space, words in MET
+    ]
+    return rows + [[f"largest curvature: {item.label} by", smoothness(group, item).cell(), ""] for item in SMOOTHER]
+
+
+def _search_lines(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+    rows = []
+    for group in groups:
+        known = names(group)
+        cells = [
+            advantage(group, item).cell() if item.better in known and item.worse in known else "" for item in HEADLINES
+        ]
+        rows.append([group.label, final_loss(group, "warp" if "warp" in known else "plain").cell(), *cells])
+    return ["setting", "loss [95 % interval]", *(item.label for item in HEADLINES)], rows

@@ -1,0 +1,116 @@
+"""T-Nets and MT-Nets: every linear map of a network as T·W, W adapted, T meta-learned (Lee and Choi, 2018)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+from torch import Tensor, nn
+
+from warpgrad.errors import WarpgradError
+from warpgrad.layers.identity import identity_
+from warpgrad.layers.warps import FiLM
+from warpgrad.model.partition import Warp
+
+MASK = "mask"
+"""The name of the `MaskNoise` of a layer, in an MT-Net."""
+
+
+class TransformedLinear(nn.Linear):
+    """T(Wx + b): a linear task layer under a linear warp that begins as the identity. W and b keep their names."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features)
+        self.transform = Warp(identity_(nn.Linear(out_features, out_features, bias=False)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.transform(super().forward(x))
+        return output
+
+
+class MaskNoise(nn.Module):
+    """What decides on a task which rows of a layer's W are adapted: logistic noise, one number per row; the map is x.
+
+    As a task parameter with the start policy `fresh` it is drawn by the task's key. `warpgrad.rules.learned.MaskedSGD`
+    reads it and never moves it.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.noise = nn.Parameter(torch.zeros(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The difference of two Gumbel variables."""
+        with torch.no_grad():
+            nn.init.uniform_(self.noise, 1e-6, 1.0 - 1e-6).logit_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def t_net(network: nn.Sequential, *, masks: bool = False) -> nn.Sequential:
+    """A network of `warp_convnet` with a T after every convolution and after the head, all at the identity.
+
+    θ keeps its names and values, so at the start the T-Net is the network. T is a 1×1 convolution without bias,
+    between the convolution and what follows it in the block.
+
+    Args:
+        network: Blocks that begin with a convolution `conv`, and a linear `head`.
+        masks: Add a `MaskNoise` for every W, for an MT-Net.
+    """
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for name, child in network.named_children():
+        if isinstance(child, nn.Sequential):
+            layers[name] = _transformed_block(name, child, masks)
+        elif isinstance(child, nn.Linear):
+            head = TransformedLinear(child.in_features, child.out_features)
+            head.load_state_dict(child.state_dict(), strict=False)
+            if masks:
+                head.add_module(MASK, MaskNoise(child.out_features))
+            layers[name] = head
+        else:
+            layers[name] = child
+    return nn.Sequential(layers)
+
+
+def _transformed_block(name: str, block: nn.Sequential, masks: bool) -> nn.Sequential:
+    parts: OrderedDict[str, nn.Module] = OrderedDict()
+    for part, module in block.named_children():
+        parts[part] = module
+        if isinstance(module, nn.Conv2d):
+            parts["transform"] = Warp(identity_(nn.Conv2d(module.out_channels, module.out_channels, 1, bias=False)))
+            if masks:
+                parts[MASK] = MaskNoise(module.out_channels)
+    if "transform" not in parts:
+        raise WarpgradError(f"t_net(...): '{name}' has no convolution to put a T after; give a plain conv net.")
+    return nn.Sequential(parts)
+
+
+CONTEXT = "*film.embedding"
+"""The pattern of the context's name: `Learner(model, task=CONTEXT, start={CONTEXT: "zero"})`."""
+
+
+def cavia_net(network: nn.Sequential, *, context: int = 100, block: int = 3) -> nn.Sequential:
+    """A network of `warp_convnet` with a FiLM layer between batch-norm and activation of one block.
+
+    All else keeps its names and values, and with the context at 0 it is the network.
+
+    Args:
+        network: Blocks called `block1`, `block2`, …, each with a `norm`.
+        context: The size of the context.
+        block: Which block it conditions, from 1; the third is the one of the published networks.
+    """
+    name = f"block{block}"
+    chosen = dict(network.named_children()).get(name)
+    norm = None if chosen is None else dict(chosen.named_children()).get("norm")
+    if not isinstance(norm, nn.BatchNorm2d) or not isinstance(chosen, nn.Sequential):
+        raise WarpgradError(f"cavia_net(block={block}): the network has no '{name}' with a batch-norm 'norm'.")
+    parts: OrderedDict[str, nn.Module] = OrderedDict()
+    for part, module in chosen.named_children():
+        parts[part] = module
+        if module is norm:
+            parts["film"] = FiLM(norm.num_features, embedding=context)
+    layers = OrderedDict((key, child) for key, child in network.named_children())
+    layers[name] = nn.Sequential(parts)
+    return nn.Sequential(layers)

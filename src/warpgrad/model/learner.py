@@ -1,0 +1,283 @@
+"""The task-learner: any `nn.Module` as a pure function of θ, φ and buffers.
+
+The module keeps its class, its names and its weights. Its parameters are the meta-learned values: θ0 in
+the task group, φ in the warp group. Adaptation never writes to them; it calls the module with other
+tensors in their place and gets back outputs and new buffers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from warpgrad.errors import WarpgradError
+from warpgrad.keys import fold, isolated_rng, seed_global
+from warpgrad.model.normalisation import (
+    POLICIES,
+    TRACKING,
+    BatchNormPolicy,
+    Modes,
+    corrected_statistics,
+    reset_statistics,
+    without_statistics,
+)
+from warpgrad.model.partition import Selector, Start, owners_of, partition, start_policies, unmark
+from warpgrad.model.second_order import SecondOrderKernels
+from warpgrad.model.swapping import Swapper
+from warpgrad.tensors import Tensors, detached, laid_channels_last, select
+
+SHORTEST = 1e-10
+"""A much shorter step is credited in full, length and all: the direction of nothing is not defined."""
+
+
+class Way(NamedTuple):
+    """How a trajectory came to θ: constants that a meta-loss can look back to."""
+
+    origin: Tensors
+    """θ before the step that led here; empty where none did."""
+    marks: Tensors
+    """θ of earlier points, see `Task.marks`: the i-th one's parameters are `i/name`."""
+
+
+class Forward:
+    """A learner bound to θ, φ and buffers: a pure function that is called like the module.
+
+    Buffers pass from call to call within one loss and are read from `buffers` afterwards; the tensors
+    that were bound are never written to. With a key, the n-th call always draws the same dropout masks.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        theta: Mapping[str, Tensor],
+        phi: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        key: int | None,
+        training: bool,
+        way: Way | None = None,
+    ) -> None:
+        self.learner = learner
+        self._way = way or Way({}, {})
+        self.buffers: Tensors = dict(buffers)
+        self._theta, self._phi = theta, phi
+        self._weights = {**theta, **phi}
+        self._key = key
+        self._training = training
+        self._calls = 0
+
+    def with_constant_warp(self) -> Forward:
+        """The same model, through whose outputs no gradient reaches φ other than by way of θ."""
+        phi = detached(self._phi)
+        return Forward(self.learner, self._theta, phi, self.buffers, self._key, self._training)
+
+    def by_direction(self, weight: float) -> Forward:
+        """The same model at θ̃ = sg[θ] + weight · (d̂ − sg[d̂]), with d = θ − θ_before the step that led to θ and
+        d̂ = d · sg‖d‖ / ‖d‖: the same numbers, and gradients through the step that know its direction alone.
+        """
+        if not self._way.origin:
+            raise WarpgradError("the meta-loss looks at the step that led to θ, and none did: use Exact().")
+        step = {name: value - self._way.origin[name] for name, value in self._theta.items()}
+        square = torch.stack([part.square().sum() for part in step.values()]).sum() + SHORTEST**2
+        turned = weight * square.detach().sqrt() * square.rsqrt()
+        theta = {}
+        for name, part in step.items():
+            scaled = turned * part
+            theta[name] = self._theta[name].detach() + (scaled - scaled.detach())
+        return Forward(self.learner, theta, self._phi, self.buffers, self._key, self._training, self._way)
+
+    def at_mark(self, place: int) -> Forward:
+        """The same model at the θ of an earlier point, a constant; gradients reach φ."""
+        prefix = f"{place}/"
+        theta = {name.removeprefix(prefix): value for name, value in self._way.marks.items() if name.startswith(prefix)}
+        if not theta:
+            raise WarpgradError(
+                "the meta-loss refers to the θ of an earlier point, which only Algorithm 1 keeps: use "
+                "Online(...), or a meta-loss that looks at one θ."
+            )
+        return Forward(self.learner, theta, self._phi, self.buffers, self._key, self._training)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        learner = self.learner
+        # Normalisation layers write to the buffers they are given, so they are given copies.
+        buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        learner._modes.apply(self._training)
+        if self._training and self._key is not None:
+            seed_global(learner.device, fold(self._key, self._calls))
+        self._calls += 1
+        tensors = {**self._weights, **buffers}
+        with learner._swapper.holding(tensors), learner._kernels(self._theta):
+            output = learner.module(*args, **kwargs)
+        self.buffers = detached({name: tensors[name] for name in buffers})
+        return output
+
+
+class Learner:
+    """An `nn.Module` split into task parameters θ and warp parameters φ.
+
+        Learner(model)                                   # modules marked by Warp(...) are the warp
+        Learner(resnet, warp="layer*.conv2")             # by name; the rest is θ
+        Learner(model, task=lambda name, module: isinstance(module, nn.Linear))
+
+    What bites: the module is used, not copied, and its parameters are updated by meta-training. Use
+    `adapted(...)` (or `warpgrad.adapt`) for a module of its own.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        warp: Selector | None = None,
+        task: Selector | None = None,
+        constant: Selector | None = None,
+        start: Mapping[str, Start] | None = None,
+        batch_norm: BatchNormPolicy = "running",
+        allow_unused: bool = False,
+        channels_last: bool = False,
+    ) -> None:
+        """
+        Args:
+            module: The model. Any forward signature.
+            warp: Which parameters are φ: a pattern, several, or a predicate of (name, owner module).
+            task: Which parameters are θ, likewise; with only one of the two given, the other is the rest.
+            constant: Parameters that never change, besides those with `requires_grad=False`.
+            start: Start policies by pattern, the last match wins; `learned` where none matches.
+            batch_norm: What normalisation layers use, see `warpgrad.model.normalisation`.
+            allow_unused: Give a parameter that a loss does not touch a zero gradient instead of an error.
+            channels_last: Keep the weights of 2-D convolutions, and so their outputs, channels-last, which is faster
+                on CPUs; converts the module's own.
+        """
+        if batch_norm not in POLICIES:
+            raise WarpgradError(f"batch_norm={batch_norm!r} is unknown; choose one of {', '.join(POLICIES)}.")
+        self.module = module.to(memory_format=torch.channels_last) if channels_last else module  # type: ignore[call-overload]
+        self.channels_last = channels_last
+        self.batch_norm = batch_norm
+        self.allow_unused = allow_unused
+        self.partition = partition(module, task, warp, constant)
+        parameters = dict(module.named_parameters())
+        self.theta0: Tensors = select(parameters, self.partition.task)
+        self.phi: Tensors = select(parameters, self.partition.warp)
+        self.constants: Tensors = select(parameters, self.partition.constant)
+        self.starts = start_policies(self.partition.task, start or {})
+        self.learned = tuple(name for name, policy in self.starts.items() if policy == "learned")
+        self._fresh = owners_of(module, [name for name, policy in self.starts.items() if policy == "fresh"])
+        self._modes = Modes(module, batch_norm)
+        self._swapper = Swapper(self.module)
+        self._twice: Literal["phi", "theta"] | None = None
+        self._recurrent = any(isinstance(child, nn.RNNBase) for child in module.modules())
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.theta0.values())).device
+
+    @property
+    def learned_theta0(self) -> Tensors:
+        """The part of θ0 that is meta-learned."""
+        return select(self.theta0, self.learned)
+
+    def start(self, key: int) -> Tensors:
+        """θ at the beginning of the task with this key, by each parameter's start policy."""
+        theta = detached(self.theta0)
+        if "zero" in self.starts.values():
+            zeros = (name for name, policy in self.starts.items() if policy == "zero")
+            theta.update({name: torch.zeros_like(theta[name]) for name in zeros})
+        for path, fresh in self._fresh.items():
+            with isolated_rng(self.device):
+                seed_global(self.device, fold(key, "fresh", path))
+                drawn = fresh.drawn()
+            theta.update({f"{path}.{local}" if path else local: value for local, value in drawn.items()})
+        return theta
+
+    def buffers(self) -> Tensors:
+        """The buffers a task starts with."""
+        buffers = detached(dict(self.module.named_buffers()))
+        return reset_statistics(self.module, buffers) if self.batch_norm in TRACKING else buffers
+
+    def bind(
+        self,
+        theta: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        *,
+        phi: Mapping[str, Tensor] | None = None,
+        way: Way | None = None,
+        key: int | None = None,
+        training: bool = True,
+    ) -> Forward:
+        """The model at θ, φ and buffers, to be called like the module itself; `way` is how it came to θ.
+
+        With a key, dropout masks are functions of it, drawn by seeding torch's global generator; without one they
+        come from that generator as it is.
+        """
+        if self.channels_last:
+            # Updates and the replay buffer may have lost the layout.
+            theta = {name: laid_channels_last(value) for name, value in theta.items()}
+        if not training:
+            buffers = self._test_buffers(buffers)
+        return Forward(self, theta, self.phi if phi is None else phi, buffers, key, training, way)
+
+    def adapted(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
+        """A plain module of the user's own class with θ and buffers in it, in eval mode, free of this library.
+
+        What bites: under `batch_norm="batch"` it has no running statistics, so its state dict lacks those entries.
+        """
+        module = copy.deepcopy(self.module)
+        state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        with torch.no_grad():
+            for name, value in {**theta, **self._test_buffers(buffers)}.items():
+                state[name].copy_(value)
+        if self.batch_norm == "batch":
+            without_statistics(module)
+        return unmark(module).requires_grad_(True).eval()
+
+    def _test_buffers(self, buffers: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return corrected_statistics(self.module, buffers) if self.batch_norm == "corrected" else buffers
+
+    @contextmanager
+    def substituted(self, phi: Tensors, constants: Tensors) -> Iterator[None]:
+        """Inside the block, φ and the constants are these tensors."""
+        own, self.phi = self.phi, phi
+        try:
+            with self._swapper.holding(dict(constants)):
+                yield
+        finally:
+            self.phi = own
+
+    @contextmanager
+    def modes_kept(self) -> Iterator[None]:
+        """Leave every submodule in the training or eval mode in which it was found."""
+        flags = [(child, child.training) for child in self.module.modules()]
+        try:
+            yield
+        finally:
+            for child, flag in flags:
+                child.training = flag
+
+    @contextmanager
+    def second_order(self, *, mapped: bool = False, theta: bool = False) -> Iterator[None]:
+        """Forward passes inside the block are going to be differentiated twice.
+
+        Fused attention has no second derivative, nor have cuDNN's recurrent kernels: their plain forms are used. Other
+        operations get a cheaper one, see `warpgrad.model.second_order`, unless they are mapped over a stack of tasks.
+        The second derivative is for φ, and with `theta` for θ too.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            if self._recurrent and self.device.type == "cuda":
+                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            before = self._twice
+            self._twice = None if mapped else ("theta" if theta else "phi")
+            try:
+                yield
+            finally:
+                self._twice = before
+
+    def _kernels(self, theta: Mapping[str, Tensor]) -> AbstractContextManager[Any]:
+        """What a forward pass with this θ runs under."""
+        if self._twice is None:
+            return nullcontext()
+        return SecondOrderKernels(constant=theta.values() if self._twice == "phi" else ())

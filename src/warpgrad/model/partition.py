@@ -1,0 +1,240 @@
+"""Which parameters are θ (adapted on every task) and which are φ (the warp, meta-learned).
+
+App. A names three ways to a warped model. All of them end here, with every parameter of an `nn.Module`
+in exactly one of three groups: task, warp, or constant (never changed).
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal, TypeVar
+
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+
+from warpgrad.errors import WarpgradError
+from warpgrad.tensors import Tensors
+
+Predicate = Callable[[str, nn.Module], bool]
+"""(full parameter name, module that owns it) -> whether the parameter belongs to the group."""
+
+Selector = str | Iterable[str] | Predicate
+"""Patterns such as `"layer*.conv2"` over parameter or module names, or a predicate."""
+
+M = TypeVar("M", bound=nn.Module)
+
+_MARK = "_warpgrad_warp"
+
+
+def Warp(module: M) -> M:  # noqa: N802 - stands among layers, reads as one
+    """Mark `module` as a warp-layer ω: all its parameters belong to φ. Returns the very same module.
+
+    The mark is an attribute, not a wrapper, so parameter names, checkpoints and the class stay as they were.
+    """
+    if not isinstance(module, nn.Module):
+        raise WarpgradError(f"Warp(...) marks an nn.Module, not a {type(module).__name__}.")
+    setattr(module, _MARK, True)
+    return module
+
+
+def Adaptable(module: M) -> M:  # noqa: N802 - stands among layers, reads as one
+    """Mark `module` as a task layer: its parameters belong to θ even inside a warp, for the nearest mark decides."""
+    setattr(module, _MARK, False)
+    return module
+
+
+def is_warp(module: nn.Module) -> bool:
+    """Whether `module` itself carries the mark."""
+    return getattr(module, _MARK, False) is True
+
+
+def unmark(module: M) -> M:
+    """Remove every mark below `module`, so that nothing of this library is left in it."""
+    for child in module.modules():
+        child.__dict__.pop(_MARK, None)
+    return module
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a pattern fits the parameter's name or the name of a module that contains it."""
+    pieces = name.split(".")
+    prefixes = [".".join(pieces[: i + 1]) for i in range(len(pieces))]
+    return any(fnmatchcase(prefix, pattern) for pattern in patterns for prefix in prefixes)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The names of θ, of φ, and of parameters that never change; each tied parameter under its first name."""
+
+    task: tuple[str, ...]
+    warp: tuple[str, ...]
+    constant: tuple[str, ...]
+
+
+def partition(module: nn.Module, task: Selector | None, warp: Selector | None, constant: Selector | None) -> Partition:
+    """Sort the parameters of `module` into θ, φ and constants.
+
+    Nothing given: modules marked by `Warp(...)` are φ, the rest θ. One of `task`, `warp` given: the other
+    is the rest. Both given: every parameter must be in exactly one. Parameters with
+    `requires_grad=False` are constant.
+    """
+    names = _names(module)
+    if not names:
+        raise WarpgradError(f"{type(module).__name__} has no parameters, so there is nothing to adapt.")
+    fixed = {name for name, alias in names.items() if not alias.parameter.requires_grad}
+    if constant is not None:
+        fixed |= _chosen(names, constant, "constant")
+    if task is None and warp is None:
+        in_warp = {name for name, alias in names.items() if alias.marked} - fixed
+        if not in_warp:
+            raise WarpgradError(
+                "the model has no warp parameters: wrap warp-layers in Warp(...), name them with warp=..., "
+                "or pass warp=() for a plain learner without any."
+            )
+        in_task = set(names) - in_warp - fixed
+    else:
+        in_warp = _chosen(names, warp, "warp") - fixed if warp is not None else set()
+        in_task = _chosen(names, task, "task") - fixed if task is not None else set()
+        if task is None:
+            in_task = set(names) - in_warp - fixed
+        elif warp is None:
+            in_warp = set(names) - in_task - fixed
+    for name in names:
+        groups = (name in in_task) + (name in in_warp) + (name in fixed)
+        if groups == 0:
+            raise WarpgradError(
+                f"parameter '{name}' is in neither task= nor warp=; add it to one, or list it under constant=."
+            )
+        if groups > 1:
+            raise WarpgradError(f"parameter '{name}' is in both task= and warp=; it must be in exactly one.")
+    if not in_task:
+        raise WarpgradError("every parameter is warp or constant: nothing is left to adapt on a task.")
+    return Partition(
+        task=_first_names(names, in_task, "task"),
+        warp=_first_names(names, in_warp, "warp"),
+        constant=_first_names(names, fixed, "constant"),
+    )
+
+
+@dataclass(frozen=True)
+class _Alias:
+    """One name of a parameter; a tied parameter has several, of which `first` is the one functional calls use."""
+
+    parameter: nn.Parameter
+    owner: nn.Module
+    first: str
+    marked: bool
+
+
+def _names(module: nn.Module) -> dict[str, _Alias]:
+    first: dict[int, str] = {}
+    marks = {
+        name: child.__dict__[_MARK]
+        for name, child in module.named_modules(remove_duplicate=False)
+        if _MARK in child.__dict__
+    }
+    names: dict[str, _Alias] = {}
+    for path, child in module.named_modules(remove_duplicate=False):
+        for local, parameter in child.named_parameters(recurse=False, remove_duplicate=False):
+            name = f"{path}.{local}" if path else local
+            if isinstance(parameter, UninitializedParameter):
+                raise WarpgradError(
+                    f"parameter '{name}' has no shape yet: run one batch through the lazy module first."
+                )
+            origin = first.setdefault(id(parameter), name)
+            inside = next((marks[prefix] for prefix in reversed(_prefixes(path)) if prefix in marks), False)
+            names[name] = _Alias(parameter, child, origin, inside)
+    return names
+
+
+def _prefixes(path: str) -> list[str]:
+    pieces = path.split(".") if path else []
+    return ["", *(".".join(pieces[: i + 1]) for i in range(len(pieces)))]
+
+
+def _chosen(names: dict[str, _Alias], selector: Selector, group: str) -> set[str]:
+    if callable(selector):
+        return {name for name, alias in names.items() if selector(name, alias.owner)}
+    patterns = [selector] if isinstance(selector, str) else list(selector)
+    for pattern in patterns:
+        if not any(matches(name, [pattern]) for name in names):
+            modules = {prefix for name in names for prefix in _prefixes(name)} - {""}
+            near = difflib.get_close_matches(pattern, sorted(modules), n=3, cutoff=0.3)
+            hint = f"; did you mean {' or '.join(repr(name) for name in near)}?" if near else "."
+            raise WarpgradError(f"{group}={pattern!r} matches no parameter of the model{hint}")
+    return {name for name in names if matches(name, patterns)}
+
+
+def _first_names(names: dict[str, _Alias], group: set[str], what: str) -> tuple[str, ...]:
+    """One name per tied parameter; refuse a parameter whose names fall into different groups."""
+    kept: list[str] = []
+    for name, alias in names.items():
+        if name in group and alias.first not in group:
+            raise WarpgradError(
+                f"parameter '{name}' is tied to '{alias.first}', but only the first is {what}; "
+                "put both names into the same group or untie them."
+            )
+        if name in group and name == alias.first:
+            kept.append(name)
+    return tuple(kept)
+
+
+Start = Literal["learned", "fixed", "zero", "fresh"]
+"""Where a task parameter begins on every task.
+
+`learned`: at its part of θ0, which the initialiser meta-learns. `fixed`: at the module's value, which
+nothing ever changes. `zero`: at 0. `fresh`: redrawn for every task by its module's `reset_parameters()`.
+Only learned parameters count in distances between θ's and receive meta-gradients.
+"""
+
+
+def start_policies(names: tuple[str, ...], start: Mapping[str, Start]) -> dict[str, Start]:
+    """The policy of every task parameter; later patterns overrule earlier ones, and none means learned."""
+    policies: dict[str, Start] = dict.fromkeys(names, "learned")
+    for pattern, policy in start.items():
+        if policy not in ("learned", "fixed", "zero", "fresh"):
+            raise WarpgradError(
+                f"start policy {policy!r} of '{pattern}' is unknown; choose learned, fixed, zero or fresh."
+            )
+        found = [name for name in names if matches(name, [pattern])]
+        if not found:
+            raise WarpgradError(f"start pattern '{pattern}' matches no task parameter of the model.")
+        policies.update(dict.fromkeys(found, policy))
+    return policies
+
+
+class Fresh:
+    """Redraws some parameters of a module, on a copy of it."""
+
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+        self.names: list[str] = []
+        self._copy: Any = None
+
+    def drawn(self) -> Tensors:
+        """New values, from torch's global generator as it is."""
+        own = getattr(self.owner, self.names[0])
+        kept = None if self._copy is None else getattr(self._copy, self.names[0])
+        if kept is None or (kept.device, kept.dtype) != (own.device, own.dtype):  # first, or the module has moved
+            self._copy = copy.deepcopy(self.owner)
+        self._copy.reset_parameters()
+        return {name: getattr(self._copy, name).detach().clone() for name in self.names}
+
+
+def owners_of(module: nn.Module, names: list[str]) -> dict[str, Fresh]:
+    """The modules that redraw the fresh parameters, by path."""
+    owners: dict[str, Fresh] = {}
+    for name in names:
+        path, _, local = name.rpartition(".")
+        owner = module.get_submodule(path)
+        if not callable(getattr(owner, "reset_parameters", None)):
+            raise WarpgradError(
+                f"parameter '{name}' starts fresh on every task, but its module {type(owner).__name__} "
+                "has no reset_parameters() to draw it; add one or choose another start policy."
+            )
+        owners.setdefault(path, Fresh(owner)).names.append(local)
+    return owners

@@ -1,0 +1,1 @@
+"""Where numbers become claims: estimates, intervals, and paired differences."""

@@ -1,0 +1,142 @@
+"""`meta_train`: the one entry that composes the parts and runs them for many meta-steps.
+
+    wg.meta_train(learner, tasks, algorithm=..., rule=..., ...)                  # in memory
+    wg.meta_train(..., run="runs/mine")                                          # with a run directory: repeat to go on
+
+Meta-step i draws everything from keys (seed, i, …), so a run that was stopped anywhere goes on from its last
+checkpoint and ends with the same bytes as one that was not.
+
+Under torchrun, the processes share the tasks of every meta-step (`engine/distributed.py`). All hold the same
+parameters and optimiser states; rank 0 alone reads and writes the run directory, validates, and calls callbacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from warpgrad.algorithms.base import Algorithm
+from warpgrad.algorithms.meta_optimiser import MetaOptimiser, OptimiserFactory, ScheduleFactory
+from warpgrad.algorithms.method import Group, Method
+from warpgrad.algorithms.ranks import ALONE
+from warpgrad.errors import WarpgradError
+from warpgrad.initialisers.base import Initialiser
+from warpgrad.initialisers.points import Fixed
+from warpgrad.keys import isolated_rng
+from warpgrad.model.learner import Learner
+from warpgrad.objectives.base import Objective
+from warpgrad.rules.base import Rule
+from warpgrad.tasks.base import TaskFamily
+from warpgrad.training.distributed import joined, restarted
+from warpgrad.training.early_stopping import EarlyStopping
+from warpgrad.training.loop import Callback, MetaLoop, Record, Scores, Validation
+from warpgrad.training.run_directory import TIMES, RunDirectory
+from warpgrad.training.state import TrainingState
+
+
+def meta_train(
+    learner: Learner,
+    tasks: TaskFamily,
+    *,
+    algorithm: Algorithm,
+    rule: Rule,
+    objective: Objective | None = None,
+    initialiser: Initialiser | None = None,
+    weight: float = 1.0,
+    optimiser: OptimiserFactory | Mapping[Group, OptimiserFactory],
+    clip: float | Mapping[Group, float] | None = None,
+    schedule: ScheduleFactory | None = None,
+    meta_steps: int,
+    seed: int = 0,
+    validate: Validation | None = None,
+    validate_every: int = 1,
+    early_stopping: EarlyStopping | None = None,
+    test: Validation | None = None,
+    test_every: int = 1,
+    callbacks: Sequence[Callback] = (),
+    run: str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    fresh: bool = False,
+    checkpoint_seconds: float = 30.0,
+    tensorboard: bool = False,
+    progress: bool = False,
+) -> list[Record]:
+    """Meta-learn φ, θ0 and the rule's parameters in place; returns one record per meta-step.
+
+    Args:
+        learner: What is meta-learned.
+        tasks: p(τ).
+        algorithm: When gradients become updates: `Online`, `Offline`, `Continual` or `Unrolled`.
+        rule: How a task is adapted to.
+        objective: L, how φ is judged; None to learn an initialisation alone.
+        initialiser: C, how θ0 is learned; `Fixed()` if None.
+        weight: λ.
+        optimiser: The meta-optimiser, e.g. `partial(torch.optim.Adam, lr=1e-3)`, or one per group.
+        clip: Largest norm of meta-gradients, for all groups or per group.
+        schedule: Learning-rate schedule of the meta-optimisers, stepped once per meta-step.
+        meta_steps: How many meta-steps in all, those of an earlier call in the same run included.
+        seed: Keys every draw.
+        validate: Scores of the learner on validation tasks, every `validate_every` meta-steps.
+        early_stopping: Stop on a validation score, and end with the best parameters.
+        test: Scores of the learner on test tasks, every `test_every` meta-steps; they are recorded and choose nothing.
+        callbacks: Called after every meta-step, by rank 0 alone; they must not change the learner.
+        run: Run directory; the same call again goes on where the run stopped.
+        config: Settings to store and compare; a run goes on only under equal ones.
+        fresh: Delete an earlier run in the directory and start over.
+        checkpoint_seconds: Time between checkpoints; 0 for one at every meta-step.
+        tensorboard: Also write TensorBoard events below the run directory.
+        progress: Show progress on stderr.
+    """
+    if meta_steps < 1:
+        raise WarpgradError(f"meta_steps={meta_steps}: meta-training needs at least 1 meta-step.")
+    if validate_every < 1:
+        raise WarpgradError(f"validate_every={validate_every}: validate after at least 1 meta-step.")
+    if test_every < 1:
+        raise WarpgradError(f"test_every={test_every}: test after at least 1 meta-step.")
+    if early_stopping is not None and validate is None:
+        raise WarpgradError("early stopping needs validate=, a function that scores the learner.")
+    if run is None and (tensorboard or fresh):
+        raise WarpgradError("tensorboard and fresh need a run directory: pass run=.")
+    ranks = joined(learner.device)
+    directory: RunDirectory | None = None
+    try:
+        with ranks.agreeing():
+            method = Method(learner, rule, objective, initialiser or Fixed(), weight)
+            update = MetaOptimiser(method, optimiser, clip=clip, schedule=schedule)
+            state = TrainingState(method, algorithm, update, early_stopping)
+            if run is not None and ranks.first:
+                settings = {"seed": seed, "meta_steps": meta_steps, **(config or {})}
+                # torchrun repeats the whole command, which must not delete what it is to go on from.
+                directory = RunDirectory(Path(run), settings, fresh=fresh and not restarted(), ranks=ranks)
+            algorithm.ranks = ranks
+            loop = MetaLoop(state, tasks, seed, directory, checkpoint_seconds, ranks)
+            if tensorboard and directory is not None:
+                callbacks = [*callbacks, tensorboard_callback(directory.path / "tensorboard")]
+            with isolated_rng(learner.device), learner.modes_kept(), torch.enable_grad():
+                scores = Scores(validate, validate_every, test, test_every)
+                return loop.run(meta_steps, scores, callbacks, progress)
+    finally:
+        algorithm.ranks = ALONE
+        if directory is not None:
+            directory.close()
+
+
+def tensorboard_callback(directory: Path) -> Callback:
+    """Writes every number of every record as a TensorBoard scalar."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise WarpgradError("TensorBoard is not installed: pip install 'warpgrad[tensorboard]'.") from error
+    writer = SummaryWriter(str(directory))
+
+    def callback(step: int, learner: Learner, record: Record) -> None:
+        del learner
+        for name, value in record.items():
+            if name not in ("step", *TIMES):
+                writer.add_scalar(name, value, step)
+        writer.flush()
+
+    return callback

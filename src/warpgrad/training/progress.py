@@ -1,0 +1,59 @@
+"""Progress for a person: a live bar on a terminal, plain lines in a log."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from warpgrad.training.run_directory import TIMES
+
+logger = logging.getLogger(__name__)
+
+LINE_SECONDS = 20.0
+"""Between two plain lines."""
+
+
+class MetaProgress:
+    """Shows the meta-step, the losses and the time left."""
+
+    def __init__(self, title: str, total: int, done: int, *, show: bool) -> None:
+        self.title, self.total = title, total
+        self._bar: Progress | None = None
+        self._lines = show and not sys.stderr.isatty()
+        self._begin, self._begin_done, self._last = time.monotonic(), done, 0.0
+        if show and sys.stderr.isatty():
+            columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+            self._bar = Progress(
+                *columns, TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[metrics]}"),
+                console=Console(stderr=True),
+            )  # fmt: skip
+            self._task = self._bar.add_task(title, total=total, completed=done, metrics="")
+
+    def __enter__(self) -> MetaProgress:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, done: int, metrics: Mapping[str, float]) -> None:
+        """Show that `done` meta-steps are behind us."""
+        words = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items() if name not in ("step", *TIMES))
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, metrics=words)
+        now = time.monotonic()
+        if self._lines and (now - self._last >= LINE_SECONDS or done == self.total):
+            self._last = now
+            rate = (now - self._begin) / max(done - self._begin_done, 1)
+            left = rate * (self.total - done)
+            print(f"{self.title}: {done}/{self.total}  {words}  {left:.0f} s left", file=sys.stderr, flush=True)

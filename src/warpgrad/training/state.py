@@ -1,0 +1,112 @@
+"""Everything that meta-training carries from one meta-step to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from warpgrad.algorithms.base import Algorithm
+from warpgrad.algorithms.meta_optimiser import MetaOptimiser
+from warpgrad.algorithms.method import Method
+from warpgrad.errors import WarpgradError
+from warpgrad.model.learner import Learner
+from warpgrad.tensors import Tensors
+from warpgrad.training.checkpoint import cloned, load
+from warpgrad.training.early_stopping import EarlyStopping
+
+Weights = dict[str, Tensors]
+
+
+class TrainingState:
+    """Weights, optimiser and schedule states, the algorithm's own state, and counters."""
+
+    def __init__(
+        self, method: Method, algorithm: Algorithm, update: MetaOptimiser, early_stopping: EarlyStopping | None
+    ) -> None:
+        self.method, self.algorithm, self.update = method, algorithm, update
+        self.early_stopping = early_stopping
+        self.step = 0
+        """Meta-steps done."""
+        self.seconds = 0.0
+        """Time spent in them, earlier processes included."""
+        self.offset = 0
+        """Bytes of metrics.jsonl that belong to them."""
+        self._best: Weights | None = None
+
+    @property
+    def stopped(self) -> bool:
+        return self.early_stopping is not None and self.early_stopping.stop
+
+    def keep_best(self) -> None:
+        self._best = cloned(weights(self.method))
+
+    def restore_best(self) -> bool:
+        """Go back to the parameters with the best validation score; whether there were any."""
+        if self._best is None:
+            return False
+        load_weights(self.method, self._best)
+        return True
+
+    def state(self) -> dict[str, Any]:
+        stopping = self.early_stopping
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "offset": self.offset,
+            "weights": weights(self.method),
+            "best": self._best,
+            "update": self.update.state(),
+            "algorithm": self.algorithm.state(),
+            "early_stopping": None if stopping is None else stopping.state(),
+        }
+
+    def load(self, state: Mapping[str, Any], source: Path) -> None:
+        """Go on from a checkpoint; one of another model is refused before anything is changed."""
+        load_weights(self.method, state["weights"], source)
+        self.step, self.seconds, self.offset = state["step"], state["seconds"], state["offset"]
+        self._best = state["best"]
+        self.update.load_state(state["update"])
+        self.algorithm.load_state(state["algorithm"])
+        if self.early_stopping is not None and state["early_stopping"] is not None:
+            self.early_stopping.load_state(state["early_stopping"])
+
+
+def weights(method: Method) -> Weights:
+    """All that was meta-learned: the module (θ0, φ, buffers), the rule's parameters, the prior's."""
+    module = method.learner.module
+    return {
+        "module": {**dict(module.named_parameters()), **dict(module.named_buffers())},
+        "rule": dict(method.rule.meta),
+        "prior": dict(method.initialiser.meta),
+    }
+
+
+def load_weights(method: Method, state: Mapping[str, Any], source: Path | None = None) -> None:
+    """Put stored weights in place; names and shapes must be those of this method."""
+    targets = weights(method)
+    where = f"checkpoint {source}" if source is not None else "the checkpoint"
+    for group, own in targets.items():
+        given = state.get(group) or {}
+        for name in sorted(set(own) ^ set(given)):
+            side = "has no" if name in own else "has an unknown"
+            raise WarpgradError(f"{where} {side} {group} entry '{name}': it belongs to another model or method.")
+        for name, value in own.items():
+            if value.shape != given[name].shape:
+                raise WarpgradError(
+                    f"{where} has {group} entry '{name}' of shape {tuple(given[name].shape)}, the model "
+                    f"{tuple(value.shape)}: it belongs to another model."
+                )
+    with torch.no_grad():
+        for group, own in targets.items():
+            for name, value in own.items():
+                value.copy_(state[group][name])
+
+
+def load_learner(method: Method, path: Path) -> Learner:
+    """The learner of a run as it was meant to be used: with its best weights where validation chose some."""
+    state = load(path, method.learner.device)
+    load_weights(method, state["best"] or state["weights"], path)
+    return method.learner
