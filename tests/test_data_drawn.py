@@ -292,9 +292,9 @@ def test_an_alphabet_without_enough_says_so(tmp_path):
 def test_runs_that_begin_together_draw_once_and_share(tmp_path, monkeypatch):
     """Processes as `reproduce` starts them: each opens data that none of them has yet."""
     program = (
-        "import sys; from functools import partial; from warpgrad.experiments import omniglot_data\n"
-        "omniglot_data.prepare_drawn = partial(omniglot_data.prepare_drawn, alphabets=12, characters=(8, 8))\n"
-        "print(len(omniglot_data.open_data('drawn').classes))"
+        "import sys; from functools import partial; from warpgrad.experiments.omniglot import methods\n"
+        "methods.prepare_drawn = partial(methods.prepare_drawn, alphabets=12, characters=(8, 8))\n"
+        "print(len(methods.open_data('drawn').classes))"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WARPGRAD_DATA", raising=False)

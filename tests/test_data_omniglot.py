@@ -18,7 +18,8 @@ from PIL import Image, ImageDraw
 from interrupting import goes_on
 from omniglot_archives import SMALL, archives, drawing, encoded, trees
 from test_data_drawn import REAL, figures
-from warpgrad.data import find_archives, montage, omniglot, open_tree, prepare_omniglot, usable_alphabets
+from warpgrad.data import find_archives, montage, open_tree, prepare_omniglot, usable_alphabets
+from warpgrad.data.sources import omniglot
 from warpgrad.data.sources.omniglot import CONTENTS, ink
 from warpgrad.errors import WarpgradError
 

@@ -16,7 +16,8 @@ import pytest
 from PIL import Image
 
 from interrupting import goes_on
-from warpgrad.data import CIFAR_FS, FC100, CifarSplits, cifar, open_store, prepare_cifar
+from warpgrad.data import CIFAR_FS, FC100, CifarSplits, open_store, prepare_cifar
+from warpgrad.data.sources import cifar
 from warpgrad.data.sources.cifar import CifarContents
 from warpgrad.errors import WarpgradError
 

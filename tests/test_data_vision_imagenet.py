@@ -14,7 +14,9 @@ import pytest
 from PIL import Image
 
 from interrupting import goes_on
-from warpgrad.data import class_files, open_store, prepare_mini_imagenet, prepare_tiered_imagenet, tiered_imagenet
+from warpgrad.data import open_store, prepare_mini_imagenet, prepare_tiered_imagenet
+from warpgrad.data import pictures as class_files
+from warpgrad.data.sources import tiered_imagenet
 from warpgrad.data.sources.mini_imagenet import MiniContents
 from warpgrad.data.sources.tiered_imagenet import SIZES
 from warpgrad.errors import WarpgradError

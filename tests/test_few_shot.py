@@ -16,9 +16,10 @@ from few_shot_store import few_shot_store
 from warpgrad.data import ClassImages, write
 from warpgrad.data.prepared import prepared
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments import few_shot, few_shot_page
 from warpgrad.experiments.base import Execution
 from warpgrad.experiments.comparison import comparable, difference
+from warpgrad.experiments.few_shot import experiment as few_shot
+from warpgrad.experiments.few_shot import page as few_shot_page
 from warpgrad.experiments.few_shot.config import COST, DATA, IN_TIME, LONG, METHODS, PROBES, FewShotConfig
 from warpgrad.experiments.few_shot.evaluation import half_width
 from warpgrad.experiments.few_shot.experiment import FewShot

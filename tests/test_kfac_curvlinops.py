@@ -69,4 +69,3 @@ def test_the_kronecker_products_are_equal():
         ours, theirs = (torch.kron(state[f"kfac/A/{name}"], state[f"kfac/G/{name}"]) for state in (own, library))
         torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-10)
     assert not torch.allclose(own["kfac/A/0"], library["kfac/A/0"])
-
