@@ -30,7 +30,7 @@ from warpgrad.data.drawn.glyphs import Draws, Stroke, curve, retraces
 from warpgrad.data.drawn.writers import render
 from warpgrad.data.writing import JOURNAL, partial_of
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.omniglot.experiment import methods as omniglot_data
+from warpgrad.experiments.omniglot import methods as omniglot_data
 from warpgrad.io import locked
 
 REAL = {"ink": 0.083, "width": 1.51, "within_between": 0.932, "neighbour": 0.472}
