@@ -139,7 +139,7 @@ def test_the_alphabets_experiment_is_estimated_with_its_validations(tiny):
     fields = fields_of(Omniglot(), config)
     assert validated_in_sample(config, fields) == {"validation_tasks": 1, "test_steps": 10}
     with_them = estimate(Omniglot(), config, budget=0.0)
-    assert with_them.buffer_entries == 4  # of 3 tasks × 3 steps, half; two of them make 3 of 6
+    assert with_them.buffer_entries == 4  # half of 3 tasks × 3 steps, rounded
     none = estimate(Omniglot(), tiny(meta_steps=6, tasks=4, validate_every=0, test_steps=40, share=0.5), budget=0.0)
     assert with_them.seconds > none.seconds
 

@@ -56,10 +56,10 @@ def test_every_method_has_a_space_that_its_experiment_accepts(name, method):
 @pytest.mark.parametrize(
     ("method", "names"),
     [
-        ("warp-leap", {"inner_lr", "theta0_lr", "meta_lr"}),
-        ("leap", {"inner_lr", "theta0_lr"}),
-        ("sgd", {"inner_lr"}),
-        ("kfac", {"inner_lr", "kfac_damping", "kfac_clip"}),
+        ("warp-leap", {"inner_lr", "momentum", "filters", "theta0_lr", "meta_lr"}),
+        ("leap", {"inner_lr", "momentum", "filters", "theta0_lr"}),
+        ("sgd", {"inner_lr", "momentum", "filters"}),
+        ("kfac", {"inner_lr", "filters", "kfac_damping", "kfac_clip"}),
     ],
 )
 def test_a_space_holds_what_its_method_uses(method, names):
