@@ -78,7 +78,7 @@ def rule(config: SyntheticConfig, name: InnerRule, lr: float, eps: float = 1e-8)
     return SGD(lr, momentum=config.momentum if name == "momentum" else 0.0)
 
 
-def tested(config: SyntheticConfig) -> tuple[InnerRule, float]:
+def descending_at_test(config: SyntheticConfig) -> tuple[InnerRule, float]:
     """The rule that descends at test, and its step size."""
     if config.test_rule is None or config.test_lr is None:
         return config.inner_rule, config.lr
@@ -87,7 +87,7 @@ def tested(config: SyntheticConfig) -> tuple[InnerRule, float]:
 
 def rule_at_test(config: SyntheticConfig) -> Rule:
     """That rule."""
-    return rule(config, *tested(config), eps=config.adam_eps)
+    return rule(config, *descending_at_test(config), eps=config.adam_eps)
 
 
 def tuned_lr(config: SyntheticConfig, name: InnerRule) -> float:

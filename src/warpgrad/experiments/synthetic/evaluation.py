@@ -19,9 +19,9 @@ from warpgrad.analysis import invert, jacobian
 from warpgrad.experiments.synthetic.config import (
     InnerRule,
     SyntheticConfig,
+    descending_at_test,
     rule,
     rule_at_test,
-    tested,
     tuned_lr,
     weights,
 )
@@ -99,7 +99,7 @@ class Test:
             "warp_matched": self._descend(omega, inner, matched.theta),
             "plain_shifted": self._descend(None, inner, shifted),
             "warp": self._descend(omega, inner, self.x0),
-            "tuned_shifted": self._descend(None, best[tested(config)[0]], shifted),
+            "tuned_shifted": self._descend(None, best[descending_at_test(config)[0]], shifted),
             **{f"{name}_tuned": self._descend(None, own, self.x0) for name, own in best.items()},
         }, matched.converged
 

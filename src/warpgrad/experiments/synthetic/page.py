@@ -332,8 +332,8 @@ def _pictures(group: Group) -> list[Section]:
     labels = {"sgd_tuned": "tuned gradient descent", "adam_tuned": "tuned Adam", "warp": "WarpGrad"}
     words = (
         "All from the same x0, WarpGrad with θ0 = x0: dotted, Ω moves the start; drawn through, the descent. Tuned is "
-        "at the best step size on validation surfaces. Chosen before looking: of the held-out surfaces of seed "
-        f"{run.seed}, in the order they were drawn, the first that have a minimum, with all their starts."
+        "at the best step size on validation surfaces. The surfaces are those of the held-out ones of seed "
+        f"{run.seed} that have a minimum, in the order they were drawn, with all their starts."
     )
     figures: list[Block] = [
         Figure(
