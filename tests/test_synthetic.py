@@ -15,7 +15,15 @@ from torch import Tensor, nn
 import warpgrad as wg
 from warpgrad.experiments.base import Execution, Group
 from warpgrad.experiments.runner import execute
-from warpgrad.experiments.synthetic.config import SyntheticConfig, build, omega_of, rule, tuned_lr, weights
+from warpgrad.experiments.synthetic.config import (
+    SyntheticConfig,
+    build,
+    descending_at_test,
+    omega_of,
+    rule,
+    tuned_lr,
+    weights,
+)
 from warpgrad.experiments.synthetic.evaluation import EXAMPLES, FROM_X0, Test, descend
 from warpgrad.experiments.synthetic.experiment import STEP_SIZES, Synthetic
 from warpgrad.experiments.synthetic.page import redrawn
