@@ -3,7 +3,7 @@
     python results/unfinished/pack.py RUN...            RUN -> results/unfinished/EXPERIMENT--NAME.tar.gz
     python results/unfinished/pack.py --unpack RUNS     every archive back into RUNS/EXPERIMENT/NAME
 
-An archive says in COMMIT which commit its run goes on from: clone it there, unpack, and repeat the command of the table.
+COMMIT in an archive says where its run goes on from: clone that, unpack, and repeat the command of the table.
 Archives are committed whenever work stops and removed when their run is on record.
 """
 
