@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class WarpgradError(ValueError):
     """Bad input: a model, task, setting, file or device that cannot be used as given.
 
-    The message is one sentence for a person. The command line prints it alone and exits with code 2.
+    The message is one sentence for a person. The command line prints it alone and ends with `exit_code`.
     """
+
+    exit_code: ClassVar[int] = 2
 
 
 class NonFiniteError(WarpgradError):
-    """A loss, gradient or parameter became NaN or infinite; the message names it, the task and the step."""
+    """A loss, gradient or parameter became NaN or infinite; the message names it, the task and the step.
+
+    It has an exit code of its own: a search tries settings under which training diverges, and has to tell that, which
+    is a result, from a full disk or missing data, which is none.
+    """
+
+    exit_code: ClassVar[int] = 3

@@ -1,6 +1,7 @@
 """The command line. `warpgrad` alone says what there is; every command has --help.
 
-Exit codes: 0 done; 2 bad input, with one sentence on stderr; 130 and 143 stopped by Ctrl-C and SIGTERM, work saved.
+Exit codes: 0 done; 2 bad input and 3 a run that diverged, with one sentence on stderr; 130 and 143 stopped by Ctrl-C
+and SIGTERM, work saved.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _dispatch(words)
     except WarpgradError as error:
         print(f"warpgrad: {error}", file=sys.stderr)
-        code = 2
+        code = error.exit_code
     except KeyboardInterrupt:
         print("warpgrad: stopped; run the same command to go on.", file=sys.stderr)
         code = 130

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.search_space import Space
+from warpgrad.experiments.search_space import Spaces
 
 if TYPE_CHECKING:  # the report draws figures, and matplotlib is slow to import
     from warpgrad.report.page import Page
@@ -127,7 +127,7 @@ class Experiment(ABC, Generic[C]):
     methods: ClassVar[tuple[str, ...]]
     presets: Mapping[str, C]
     tables: tuple[Table, ...] = ()
-    spaces: Mapping[str, Mapping[str, Space]] = MappingProxyType({})
+    spaces: Spaces = MappingProxyType({})
     """Method -> setting -> what `warpgrad sweep` chooses it from."""
     sweep_metric: ClassVar[str] = "accuracy"
     """What a sweep judges trials by, if nobody says."""

@@ -19,6 +19,7 @@ from warpgrad.algorithms.meta_optimiser import ScheduleFactory
 from warpgrad.algorithms.method import Method
 from warpgrad.experiments.base import Config, Row, Table
 from warpgrad.experiments.continual.families import AlphabetSequences, Scenario, SineMixtures, alphabet_parts
+from warpgrad.experiments.search_space import FloatRange, Space, Spaces
 from warpgrad.keys import fold
 from warpgrad.layers import feed_forward_warp
 from warpgrad.model.learner import Learner
@@ -139,6 +140,15 @@ class ContinualConfig(Config):
     """Alphabets: how many, of which a quarter is held out for the test and a sixth for validation."""
     data: str = ""
     """Alphabets: a prepared data set; drawn anew if not given."""
+
+
+_WARPED_SPACE: Mapping[str, Space] = {"meta_lr": FloatRange(1e-4, 1e-2, log=True)}
+SPACES: Spaces = {
+    **dict.fromkeys(WARPED, _WARPED_SPACE),
+    "no-warp": {"lr": FloatRange(3e-4, 3e-2, log=True)},
+    "ewc": {"lr": FloatRange(1e-3, 1e-2, log=True), "strength": FloatRange(1e2, 1e5, log=True)},
+}
+"""What `warpgrad sweep` chooses from."""
 
 
 def departures(config: Mapping[str, Any]) -> tuple[str, ...]:

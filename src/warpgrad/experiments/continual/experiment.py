@@ -36,6 +36,7 @@ from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group, require
 from warpgrad.experiments.continual.config import (
     OURS,
+    SPACES,
     TABLES,
     WARPED,
     ContinualConfig,
@@ -46,7 +47,6 @@ from warpgrad.experiments.continual.config import (
     trained,
 )
 from warpgrad.experiments.continual.evaluation import SELECTED, evaluation, validation
-from warpgrad.experiments.declared_spaces import CONTINUAL
 from warpgrad.experiments.runner import check_length, kept, without_meta_training
 from warpgrad.tasks.continual import STEPPING
 from warpgrad.training.early_stopping import EarlyStopping
@@ -85,7 +85,7 @@ class Continual(Experiment[ContinualConfig]):
         }
     )
     tables = TABLES
-    spaces = CONTINUAL
+    spaces = SPACES
     sweep_metric = "sequential/loss/final"
 
     def check(self, config: ContinualConfig) -> ContinualConfig:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from warpgrad.data.tasks.episodes import EpisodeShape
 from warpgrad.experiments.base import Config, Row, Table
-from warpgrad.experiments.search_space import Choices, FloatRange, Space
+from warpgrad.experiments.search_space import Choices, FloatRange, Space, Spaces
 
 METHODS = (
     "warp-maml", "maml", "fomaml", "anil", "reptile", "meta-sgd", "meta-curvature", "t-nets", "mt-nets", "cavia",
@@ -122,7 +122,7 @@ PRESETS: Mapping[str, FewShotConfig] = MappingProxyType(
 _INNER, _META = FloatRange(0.005, 1.5, log=True), FloatRange(1e-4, 1e-2, log=True)
 _FILTERS = Choices((32, 64, 128))
 _THETA0: Mapping[str, Space] = {"inner_lr": _INNER, "theta0_lr": _META, "filters": _FILTERS}
-SPACES: Mapping[str, Mapping[str, Space]] = {
+SPACES: Spaces = {
     **dict.fromkeys(("maml", "fomaml", "reptile"), _THETA0),
     **{method: {**_THETA0, "meta_lr": _META} for method in ("warp-maml", "anil", "t-nets")},
     **{method: {**_THETA0, "rule_lr": _META} for method in ("meta-sgd", "meta-curvature")},

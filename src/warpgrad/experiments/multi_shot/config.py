@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from warpgrad.data.tasks.many_shot import ManyShotShape
 from warpgrad.experiments.base import Config, Row, Table
+from warpgrad.experiments.search_space import Choices, FloatRange, Space, Spaces
 
 METHODS = ("warp-leap", "leap", "reptile", "sgd")
 _ALPHA: Mapping[str, float] = {"warp-leap": 0.02, "leap": 0.02, "reptile": 0.02, "sgd": 0.02}
@@ -126,6 +127,20 @@ PRESETS: Mapping[str, MultiShotConfig] = MappingProxyType(
 )
 """`small`: FC100 (32×32), 500 of the 600 images of a class to adapt to and 50 others to test on, a quarter of the
 width or less, and fewer and shorter meta-steps; tested at K = 30 steps and, five times as far, at 150."""
+
+
+_ADAM = FloatRange(1e-4, 1e-2, log=True)
+_ADAPTATION: Mapping[str, Space] = {
+    "inner_lr": FloatRange(0.002, 0.5, log=True),
+    "momentum": Choices((0.0, 0.5, 0.9, 0.95)),
+    "widths": Choices(((16, 16, 32, 32, 48, 48), (32, 32, 80, 80, 128, 128), (64, 64, 160, 160, 256, 256))),
+}
+SPACES: Spaces = {
+    "warp-leap": {**_ADAPTATION, "theta0_lr": _ADAM, "meta_lr": _ADAM},
+    **{method: {**_ADAPTATION, "theta0_lr": _ADAM} for method in ("leap", "reptile")},
+    "sgd": _ADAPTATION,
+}
+"""What `warpgrad sweep` chooses from."""
 
 
 NAME = "multi-shot"

@@ -30,8 +30,7 @@ from warpgrad.data.tasks.episodes import FewShotImages
 from warpgrad.data.tasks.many_shot import ManyShotFamily
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group, require
-from warpgrad.experiments.declared_spaces import MULTI_SHOT
-from warpgrad.experiments.multi_shot.config import METHODS, NAME, PRESETS, TABLES, MultiShotConfig
+from warpgrad.experiments.multi_shot.config import METHODS, NAME, PRESETS, SPACES, TABLES, MultiShotConfig
 from warpgrad.experiments.multi_shot.evaluation import evaluate_on_tasks, mean_scores
 from warpgrad.experiments.multi_shot.methods import algorithm_of, meta_optimisers, method_of
 from warpgrad.experiments.networks import note, other_data, trained
@@ -58,7 +57,7 @@ class MultiShot(Experiment[MultiShotConfig]):
     methods = METHODS
     presets: Mapping[str, MultiShotConfig] = PRESETS
     tables = TABLES
-    spaces = MULTI_SHOT
+    spaces = SPACES
     sweep_metric = "auc"
 
     def check(self, config: MultiShotConfig) -> MultiShotConfig:

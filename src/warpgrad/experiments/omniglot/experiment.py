@@ -42,8 +42,7 @@ from warpgrad.data import Alphabets
 from warpgrad.data.tasks.alphabets import alphabet_tasks
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group, require, require_users
-from warpgrad.experiments.declared_spaces import OMNIGLOT
-from warpgrad.experiments.omniglot.config import METHODS, PRESETS, TABLES, OmniglotConfig
+from warpgrad.experiments.omniglot.config import METHODS, PRESETS, SPACES, TABLES, OmniglotConfig
 from warpgrad.experiments.omniglot.evaluation import (
     evaluate_on_alphabets,
     validation_alphabets,
@@ -89,7 +88,7 @@ class Omniglot(Experiment[OmniglotConfig]):
     methods = METHODS
     presets: Mapping[str, OmniglotConfig] = PRESETS
     tables = TABLES
-    spaces = OMNIGLOT
+    spaces = SPACES
 
     def check(self, config: OmniglotConfig) -> OmniglotConfig:
         """Refuse what cannot be run, and say which data it will be run on."""

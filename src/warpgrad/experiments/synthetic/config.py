@@ -11,6 +11,7 @@ from torch import nn
 from warpgrad.algorithms.method import Method
 from warpgrad.experiments.base import Config
 from warpgrad.experiments.networks import keyed
+from warpgrad.experiments.search_space import FloatRange, Spaces
 from warpgrad.experiments.synthetic.surfaces import Form, Position, ResidualOmega
 from warpgrad.model.learner import Learner
 from warpgrad.objectives import Approximate, Exact
@@ -69,6 +70,13 @@ class SyntheticConfig(Config):
     """Held-out surfaces."""
     test_starts: int = 10
     """Starts on each."""
+
+
+SPACES: Spaces = {
+    "warpgrad": {"meta_lr": FloatRange(1e-4, 1e-1, log=True)},
+    "no-warp": {"lr": FloatRange(0.01, 1.0, log=True)},
+}
+"""What `warpgrad sweep` chooses from."""
 
 
 def rule(config: SyntheticConfig, name: InnerRule, lr: float, eps: float = 1e-8) -> Rule:

@@ -34,9 +34,8 @@ import torch
 from warpgrad.algorithms import Online
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group, Row, Table, require
-from warpgrad.experiments.declared_spaces import SYNTHETIC
 from warpgrad.experiments.runner import kept, without_meta_training
-from warpgrad.experiments.synthetic.config import SyntheticConfig, build
+from warpgrad.experiments.synthetic.config import SPACES, SyntheticConfig, build
 from warpgrad.experiments.synthetic.evaluation import Test
 from warpgrad.experiments.synthetic.surfaces import SurfaceFamily
 from warpgrad.training.meta_train import meta_train
@@ -108,7 +107,7 @@ class Synthetic(Experiment[SyntheticConfig]):
         ),
     )
 
-    spaces = SYNTHETIC
+    spaces = SPACES
     sweep_metric = "loss/warp"
 
     def check(self, config: SyntheticConfig) -> SyntheticConfig:
