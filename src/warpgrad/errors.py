@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
+
+_EXTRAS = {
+    **dict.fromkeys(("PIL", "gymnasium", "jinja2", "matplotlib", "rich", "tyro"), "paper"),
+    **dict.fromkeys(("optuna", "sqlalchemy"), "sweep"),
+    "tensorboard": "tensorboard",
+}
+"""Module -> the extra that installs it."""
 
 
 class WarpgradError(ValueError):
@@ -22,3 +31,15 @@ class NonFiniteError(WarpgradError):
     """
 
     exit_code: ClassVar[int] = 3
+
+
+@contextmanager
+def naming_extras() -> Iterator[None]:
+    """Where something that the block imports is missing because an extra is not installed, say how to install it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in _EXTRAS:
+            raise
+        raise WarpgradError(f"{module} is not installed: pip install 'warpgrad[{_EXTRAS[module]}]'.") from error

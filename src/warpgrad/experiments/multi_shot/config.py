@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from warpgrad.data.tasks.many_shot import ManyShotShape
-from warpgrad.experiments.base import Config, Row, Table
+from warpgrad.experiments.base import Config, Declaration, Row, Table
 from warpgrad.experiments.search_space import Choices, FloatRange, Space, Spaces
+
+if TYPE_CHECKING:
+    from warpgrad.data.tasks.many_shot import ManyShotShape
 
 METHODS = ("warp-leap", "leap", "reptile", "sgd")
 _ALPHA: Mapping[str, float] = {"warp-leap": 0.02, "leap": 0.02, "reptile": 0.02, "sgd": 0.02}
@@ -88,11 +90,15 @@ class MultiShotConfig(Config):
 
     @property
     def train_shape(self) -> ManyShotShape:
+        from warpgrad.data.tasks.many_shot import ManyShotShape  # needs torch
+
         return ManyShotShape(self.ways, self.shots, self.test_images, self.batch_size, self.meta_images)
 
     @property
     def test_shape(self) -> ManyShotShape:
         """On held-out tasks every training image is adapted to."""
+        from warpgrad.data.tasks.many_shot import ManyShotShape  # needs torch
+
         batch = self.batch_size * (self.scratch_batch if self.from_scratch else 1)
         return ManyShotShape(self.ways, self.shots, self.test_images, batch)
 
@@ -186,3 +192,17 @@ TABLES = (
     ),
     PROBES,
 )
+
+
+class MultiShotDeclaration(Declaration[MultiShotConfig]):
+    name = NAME
+    section = "§4.2, App. H"
+    summary = "large multi-shot image classification, tested beyond the steps of meta-training"
+    methods = METHODS
+    presets: Mapping[str, MultiShotConfig] = PRESETS
+    tables = TABLES
+    spaces = SPACES
+    sweep_metric = "auc"
+
+
+DECLARATION = MultiShotDeclaration()

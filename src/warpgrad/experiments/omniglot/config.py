@@ -6,11 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from warpgrad.data import AlphabetProtocol
-from warpgrad.experiments.base import Config, Row, Table
+from warpgrad.experiments.base import Config, Declaration, Row, Table
 from warpgrad.experiments.search_space import Choices, FloatRange, Space, Spaces
+
+if TYPE_CHECKING:
+    from warpgrad.data.tasks.alphabets import AlphabetProtocol
 
 METHODS = ("warp-leap", "leap", "reptile", "fomaml", "maml", "finetuning", "sgd", "kfac")
 SCRATCH = ("sgd", "kfac")
@@ -121,6 +123,8 @@ class OmniglotConfig(Config):
 
     @property
     def protocol(self) -> AlphabetProtocol:
+        from warpgrad.data.tasks.alphabets import AlphabetProtocol  # needs torch
+
         return AlphabetProtocol(self.characters, self.train_drawings, self.test_drawings, self.held_out)
 
     @property
@@ -503,3 +507,16 @@ DEMO = Table(
 )
 
 TABLES = (MAIN, TASKS, ABLATION, ETA, NATURAL, STEPS, RECIPE, DEMO)
+
+
+class OmniglotDeclaration(Declaration[OmniglotConfig]):
+    name = "omniglot"
+    section = "App. E-G"
+    summary = "multi-shot classification of alphabets, 100 steps"
+    methods = METHODS
+    presets: Mapping[str, OmniglotConfig] = PRESETS
+    tables = TABLES
+    spaces = SPACES
+
+
+DECLARATION = OmniglotDeclaration()

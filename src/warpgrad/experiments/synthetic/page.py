@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from warpgrad.experiments.base import Group
 from warpgrad.experiments.comparison_page import experiment_page
-from warpgrad.experiments.synthetic.config import SyntheticConfig, omega_of, rule, rule_at_test, tuned_lr
+from warpgrad.experiments.synthetic.config import SyntheticConfig, tuned_lr
 from warpgrad.experiments.synthetic.evaluation import descend
+from warpgrad.experiments.synthetic.methods import omega_of, rule, rule_at_test
 from warpgrad.experiments.synthetic.results import (
     HEADLINES,
     MET,
