@@ -29,9 +29,9 @@ import torch
 
 from warpgrad.algorithms import Algorithm, Offline, Online
 from warpgrad.algorithms.method import Group
-from warpgrad.experiments.continual.config import build, family
 from warpgrad.experiments.continual.experiment import Continual
 from warpgrad.experiments.continual.families import SineMixtures
+from warpgrad.experiments.continual.methods import build, family
 from warpgrad.experiments.runner import commit, hardware, versions
 from warpgrad.io import write_json
 from warpgrad.tasks import Task

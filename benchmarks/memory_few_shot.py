@@ -1,6 +1,7 @@
 """Peak memory of one few-shot meta-step against K: backpropagation through adaptation, and the warp's gradient.
 
     python benchmarks/memory_few_shot.py [--steps 1 5 10 20 40] [--filters 32] [--out results/few-shot-memory.json]
+        [--page runs/few-shot-memory.html]
 
 | way         | φ                  | θ0                    | memory in K                                  |
 |-------------|--------------------|-----------------------|----------------------------------------------|
@@ -33,7 +34,8 @@ from warpgrad.experiments.few_shot.methods import recipe
 from warpgrad.experiments.runner import commit, hardware, versions
 from warpgrad.initialisers import Fixed, Leap
 from warpgrad.io import write_json
-from warpgrad.report.memory import FORMAT
+from warpgrad.report import Page
+from warpgrad.report.memory import FORMAT, memory_section
 from warpgrad.tensors import Tensors, laid_channels_last
 
 LABELS = {
@@ -53,6 +55,7 @@ def main() -> None:
     parser.add_argument("--filters", type=int, default=PRESETS["small"].filters, help="Channels of each block.")
     parser.add_argument("--image-size", type=int, default=IMAGE_SIZE, help="Height and width of the images.")
     parser.add_argument("--out", type=Path, default=OUT, help="The record.")
+    parser.add_argument("--page", type=Path, help="Also draw the record on a page.")
     parser.add_argument("--probe", choices=LABELS, help="Measure this way at the first of --steps, in this process.")
     given = parser.parse_args()
     if given.probe is not None:
@@ -83,6 +86,13 @@ def main() -> None:
             "commit": commit(),
         },
     )
+    if given.page is not None:
+        write_page(given.out, given.page)
+
+
+def write_page(record: Path, page: Path) -> None:
+    """The record as a figure and a table, on a page of its own."""
+    Page("Memory of a few-shot meta-step").add(memory_section(record)).write(page)
 
 
 def probe(way: str, steps: int, filters: int, image_size: int) -> tuple[int, int]:

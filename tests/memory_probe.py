@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import warpgrad as wg
-from warpgrad.bench.memory import peak_bytes
+from warpgrad.training.resources import peak_bytes
 
 INITIALISERS = {
     "none": wg.Fixed,

@@ -21,12 +21,7 @@ from warpgrad.experiments.continual.config import (
     OURS,
     PRINTED,
     ContinualConfig,
-    algorithm,
-    build,
     departures,
-    family,
-    schedule,
-    trained,
 )
 from warpgrad.experiments.continual.evaluation import (
     LOG_LOSS,
@@ -38,6 +33,7 @@ from warpgrad.experiments.continual.evaluation import (
     validation,
 )
 from warpgrad.experiments.continual.experiment import Continual
+from warpgrad.experiments.continual.methods import algorithm, build, family, schedule, trained
 from warpgrad.experiments.continual.results import beyond_share, comparison_lines, difference
 from warpgrad.experiments.reproduction import cells
 from warpgrad.experiments.runner import execute

@@ -35,6 +35,14 @@ def record(path: Path) -> Path:
     return path
 
 
+def test_the_record_is_drawn_on_a_page(benchmark, tmp_path):
+    measured = Path(__file__).parents[1] / "results" / "few-shot-memory.json"
+    benchmark.write_page(measured, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    for words in ("Memory against adaptation steps", "Warp-MAML", "warp, fixed θ0"):
+        assert words in text
+
+
 def test_the_ways_are_the_few_shot_methods_with_the_stated_initialisers(benchmark):
     config = dataclasses.replace(PRESETS["small"], steps=7, filters=4)
     found = {way: benchmark.parts(way, config, 32) for way in benchmark.LABELS}

@@ -15,17 +15,10 @@ from torch import Tensor, nn
 import warpgrad as wg
 from warpgrad.experiments.base import Execution, Group
 from warpgrad.experiments.runner import execute
-from warpgrad.experiments.synthetic.config import (
-    SyntheticConfig,
-    build,
-    descending_at_test,
-    omega_of,
-    rule,
-    tuned_lr,
-    weights,
-)
+from warpgrad.experiments.synthetic.config import STEP_SIZES, SyntheticConfig, descending_at_test, tuned_lr
 from warpgrad.experiments.synthetic.evaluation import EXAMPLES, FROM_X0, Test, descend
-from warpgrad.experiments.synthetic.experiment import STEP_SIZES, Synthetic
+from warpgrad.experiments.synthetic.experiment import Synthetic
+from warpgrad.experiments.synthetic.methods import build, omega_of, rule, weights
 from warpgrad.experiments.synthetic.page import redrawn
 from warpgrad.experiments.synthetic.results import (
     COMPARISONS,

@@ -20,7 +20,7 @@ from torch.func import functional_call
 from warpgrad.adaptation.traced import PATIENCE
 from warpgrad.bench.forwards import Loss, Named, convolutional, feed_forward, on_surface
 from warpgrad.experiments.continual.config import ContinualConfig
-from warpgrad.experiments.continual.config import network as sine_network
+from warpgrad.experiments.continual.methods import network as sine_network
 from warpgrad.experiments.synthetic.surfaces import Position, ResidualOmega, SurfaceFamily
 from warpgrad.keys import fold, generator
 from warpgrad.layers import warp_convnet

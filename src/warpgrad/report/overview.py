@@ -20,7 +20,6 @@ from warpgrad.report.blocks import (
     Tiles,
     flattened,
 )
-from warpgrad.report.formatting import count, duration, shared_digits
 from warpgrad.report.images import Figure, Gallery
 from warpgrad.report.metric_curves import by_method, is_number, metric_figures
 from warpgrad.report.page import Page
@@ -28,6 +27,7 @@ from warpgrad.report.provenance import UNKNOWN, configuration, repetition, steps
 from warpgrad.report.runs import Run
 from warpgrad.report.tables import Cell, Column, Table, Value
 from warpgrad.statistics.estimates import mean_interval
+from warpgrad.statistics.formatting import count, duration, shared_digits
 
 
 def run_page(runs: Sequence[Run]) -> Page:

@@ -8,9 +8,9 @@ from typing import Literal, Self
 
 from warpgrad.errors import WarpgradError
 from warpgrad.report.blocks import Block, Outline
-from warpgrad.report.formatting import between, number
 from warpgrad.report.markup import Markup, element, inline, joined
 from warpgrad.statistics.estimates import SEEDS_FOR_A_CLAIM, Difference, Estimate
+from warpgrad.statistics.formatting import between, number
 
 Best = Literal["highest", "lowest"]
 

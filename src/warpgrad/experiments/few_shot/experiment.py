@@ -27,7 +27,7 @@ way, which chooses nothing. Batch-norm uses batch statistics throughout, at test
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,12 @@ from warpgrad.adaptation.adapt import score
 from warpgrad.data.tasks.episodes import EpisodeFamily, FewShotImages
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group, require, require_users
-from warpgrad.experiments.few_shot.config import METHODS, NAME, PRESETS, SPACES, TABLES, FewShotConfig
+from warpgrad.experiments.few_shot.config import (
+    METHODS,
+    PRESETS,
+    FewShotConfig,
+    FewShotDeclaration,
+)
 from warpgrad.experiments.few_shot.evaluation import evaluate_on_episodes
 from warpgrad.experiments.few_shot.methods import meta_optimisers, open_data, recipe
 from warpgrad.experiments.runner import kept
@@ -63,15 +68,7 @@ _METHODS_OF = {
 """Settings that mean nothing to the other methods."""
 
 
-class FewShot(Experiment[FewShotConfig]):
-    name = NAME
-    section = "§4.1, App. H"
-    summary = "few-shot classification, 5 steps"
-    methods = METHODS
-    presets: Mapping[str, FewShotConfig] = PRESETS
-    tables = TABLES
-    spaces = SPACES
-
+class FewShot(FewShotDeclaration, Experiment[FewShotConfig]):
     def check(self, config: FewShotConfig) -> FewShotConfig:
         require(config, at_least_one=_AT_LEAST_ONE, above_zero=_ABOVE_ZERO, at_least_zero=("test_curve_every",))
         if config.patience is not None and config.patience < 1:
@@ -132,3 +129,6 @@ class FewShot(Experiment[FewShotConfig]):
         from warpgrad.experiments.few_shot.results import result_lines
 
         return result_lines(groups)
+
+
+EXPERIMENT = FewShot()

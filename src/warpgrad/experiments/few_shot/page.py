@@ -1,19 +1,14 @@
-"""The page of the few-shot experiment: accuracies beside the published ones, curves, memory of a meta-step."""
+"""The page of the few-shot experiment: accuracies beside the published ones, and curves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from warpgrad.experiments.base import Group
 from warpgrad.experiments.comparison import difference, distinct, settings_of
 from warpgrad.experiments.comparison_page import Measure, comparison_page
 from warpgrad.experiments.few_shot.results import at_equal_time
 from warpgrad.report import Column, Page, Paragraph, Section
-from warpgrad.report.memory import memory_section
-
-MEMORY = Path("results/few-shot-memory.json")
-"""Written by benchmarks/memory_few_shot.py; its section is on the page where it is there."""
 
 
 def build_page(groups: Sequence[Group], title: str) -> Page:
@@ -31,7 +26,7 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         caption="The same held-out episodes for every row and every meta-seed.",
         notes=list(dict.fromkeys(note for group in groups for item in group.evaluations for note in item["notes"])),
         published="published {:g}",
-        sections=[*_equal_time(groups), *([memory_section(MEMORY)] if MEMORY.is_file() else [])],
+        sections=_equal_time(groups),
         training="`validation/` and `test/` scores are means over held-out episodes after K steps. The weights with "
         "the best validation accuracy are the ones tested; test scores on the way choose nothing.",
     )

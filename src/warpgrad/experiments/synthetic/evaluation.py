@@ -16,15 +16,8 @@ from torch import Tensor, nn
 
 from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.analysis import invert, jacobian
-from warpgrad.experiments.synthetic.config import (
-    InnerRule,
-    SyntheticConfig,
-    descending_at_test,
-    rule,
-    rule_at_test,
-    tuned_lr,
-    weights,
-)
+from warpgrad.experiments.synthetic.config import InnerRule, SyntheticConfig, descending_at_test, tuned_lr
+from warpgrad.experiments.synthetic.methods import rule, rule_at_test, weights
 from warpgrad.experiments.synthetic.surfaces import EDGE, Position, SurfaceTask, draw_coefficients, met, minima, reached
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Learner

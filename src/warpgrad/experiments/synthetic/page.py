@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from warpgrad.experiments.base import Group
 from warpgrad.experiments.comparison_page import experiment_page
-from warpgrad.experiments.synthetic.config import SyntheticConfig, omega_of, rule, rule_at_test, tuned_lr
+from warpgrad.experiments.synthetic.config import SyntheticConfig, tuned_lr
 from warpgrad.experiments.synthetic.evaluation import descend
+from warpgrad.experiments.synthetic.methods import omega_of, rule, rule_at_test
 from warpgrad.experiments.synthetic.results import (
     HEADLINES,
     MET,
@@ -52,9 +53,9 @@ from warpgrad.report import (
     curves,
 )
 from warpgrad.report.figures import canvas, house_style, save
-from warpgrad.report.formatting import between, number
 from warpgrad.report.tables import Cell
 from warpgrad.statistics.estimates import Difference
+from warpgrad.statistics.formatting import between, number
 
 COLOURS = {"sgd_tuned": "#111111", "adam_tuned": "#b35900", "warp": "#d6007f"}
 """The columns that are drawn."""
