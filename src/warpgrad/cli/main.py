@@ -21,7 +21,7 @@ from warpgrad.version import __version__
 
 T = TypeVar("T")
 
-LAUNCHERS = ("reproduce", "sweep", "bench", "demo")
+LAUNCHERS = ("reproduce", "sweep", "demo")
 """Commands that start processes of their own."""
 USAGE = """\
 warpgrad {version}: Warped Gradient Descent
@@ -33,7 +33,6 @@ warpgrad {version}: Warped Gradient Descent
   warpgrad reproduce TABLE         run what is missing of a table of the paper, and build it
   warpgrad sweep EXPERIMENT        search for settings on the validation split; the same command again goes on
   warpgrad data COMMAND            prepare the public data sets, draw alphabets, look at them
-  warpgrad bench                   what things cost on this machine, as ratios
   warpgrad demo                    two experiments end to end, in a few minutes
 
 'warpgrad COMMAND --help' tells the options."""
@@ -62,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _dispatch(words: list[str]) -> int:
-    from warpgrad.cli import bench, data, report, run, sweep
+    from warpgrad.cli import data, report, run, sweep
     from warpgrad.training import distributed
 
     table: dict[str, Callable[[list[str]], None]] = {
@@ -73,7 +72,6 @@ def _dispatch(words: list[str]) -> int:
         "reproduce": report.reproduce,
         "sweep": sweep.sweep,
         "data": data.data,
-        "bench": bench.bench,
         "demo": report.demo,
     }
     if not words or words[0] in ("-h", "--help", "help"):

@@ -1,0 +1,43 @@
+"""What a program takes: FLOPs of what it computes, and the most memory it has held."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+
+class Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """FLOPs of products and convolutions inside the block, forwards and backwards, in `total`, by PyTorch's formulas.
+
+    `torch.utils.flop_counter.FlopCounterMode` follows modules too, and for that hangs hooks on what enters them; those
+    fail where a leaf enters a module under `torch.autograd.grad`, as θ enters Ω. Here nothing but operations is looked
+    at.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Sequence[Any], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        formula = flop_registry.get(func._overloadpacket)  # type: ignore[attr-defined]
+        if formula is not None:
+            self.total += int(formula(*args, **kwargs, out_val=result))
+        return result
+
+
+def peak_bytes() -> int:
+    """The high-water mark of this program alone; `ru_maxrss` would carry over that of the process that started it."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
