@@ -9,7 +9,7 @@ export MPLBACKEND := Agg
 # Tests hold KFAC against curvlinops. It declares torchvision, never imports it, and no build of that fits a CPU torch.
 KFAC_PEERS := curvlinops-for-pytorch einconv einops linear_operator opt-einsum scipy
 
-.PHONY: demo test slow check lint types clean
+.PHONY: demo test slow check lint types bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/warpgrad demo
@@ -27,6 +27,10 @@ lint: $(VENV)/.installed-dev
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
+
+# Options after BENCH=, as in: make bench BENCH="--rows conv maml --repetitions 9"
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks $(BENCH)
 
 check: lint types test slow
 

@@ -29,11 +29,10 @@ COMMANDS = {
     "reproduce": ("report", "reproduce"),
     "sweep": ("sweep", "sweep"),
     "data": ("data", "data"),
-    "bench": ("bench", "bench"),
     "demo": ("report", "demo"),
 }
 """Command -> its file in this folder, and its function there; imported when the command is given."""
-LAUNCHERS = ("reproduce", "sweep", "bench", "demo")
+LAUNCHERS = ("reproduce", "sweep", "demo")
 """Commands that start processes of their own."""
 USAGE = """\
 warpgrad {version}: Warped Gradient Descent
@@ -45,7 +44,6 @@ warpgrad {version}: Warped Gradient Descent
   warpgrad reproduce TABLE         run what is missing of a table of the paper, and build it
   warpgrad sweep EXPERIMENT        search for settings on the validation split; the same command again goes on
   warpgrad data COMMAND            prepare the public data sets, draw alphabets, look at them
-  warpgrad bench                   what things cost on this machine, as ratios
   warpgrad demo                    two experiments end to end, in a few minutes
 
 'warpgrad COMMAND --help' tells the options."""

@@ -20,7 +20,7 @@ def memory_section(path: Path) -> Section:
     """The measurement in `path` as a figure and a table: what one meta-step adds to the memory of its process."""
     record = read_json(path)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise WarpgradError(f"{path} holds no memory measurement; make it with benchmarks/memory_few_shot.py.")
+        raise WarpgradError(f"{path} holds no memory measurement; make it with 'python -m benchmarks.memory_few_shot'.")
     found = _by_way(record)
     series = [Series.line(name, list(of_way), list(of_way.values())) for name, of_way in found.items()]
     image = curves(series, x_label="K, adaptation steps", y_label="memory of one meta-step, MiB", size=(6.4, 4.0))
