@@ -30,10 +30,10 @@ from warpgrad.algorithms.method import Group, Method
 from warpgrad.data.tasks.episodes import EpisodeTask
 from warpgrad.experiments.few_shot.config import PRESETS, FewShotConfig
 from warpgrad.experiments.few_shot.methods import recipe
+from warpgrad.experiments.few_shot.page import MEMORY_FORMAT
 from warpgrad.experiments.runner import commit, hardware, versions
 from warpgrad.initialisers import Fixed, Leap
 from warpgrad.io import write_json
-from warpgrad.report.memory import FORMAT
 from warpgrad.tensors import Tensors, laid_channels_last
 
 LABELS = {
@@ -68,7 +68,7 @@ def main() -> None:
     write_json(
         given.out,
         {
-            "format": FORMAT,
+            "format": MEMORY_FORMAT,
             "setting": {
                 "ways": shape.ways,
                 "support": shape.ways * shape.shots,

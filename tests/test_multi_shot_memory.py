@@ -11,11 +11,11 @@ from benchmark_scripts import load_benchmark
 from warpgrad.algorithms import Online, Unrolled
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.few_shot.config import PRESETS
+from warpgrad.experiments.few_shot.page import MEMORY_FORMAT, memory_section
 from warpgrad.initialisers import MAML, Fixed, Leap
 from warpgrad.io import write_json
 from warpgrad.objectives import Exact
 from warpgrad.report import Page
-from warpgrad.report.memory import FORMAT, memory_section
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def record(path: Path) -> Path:
         for steps, memory in ((steps, 50 + slope * steps) for steps in (5, 1))
     ]
     setting = {"ways": 5, "support": 25, "query": 75, "filters": 32, "image_size": 32}
-    write_json(path, {"format": FORMAT, "setting": setting, "points": points, "command": "python measure.py"})
+    write_json(path, {"format": MEMORY_FORMAT, "setting": setting, "points": points, "command": "python measure.py"})
     return path
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warpgrad.errors import WarpgradError
-from warpgrad.report.formatting import count, duration, number, shared_digits
 from warpgrad.statistics.estimates import mean_interval, paired_difference
+from warpgrad.statistics.formatting import count, duration, number, shared_digits
 from warpgrad.statistics.intervals import bootstrap_means, incomplete_beta, t_probability, t_quantile
 from warpgrad.statistics.scores import scores_of
 

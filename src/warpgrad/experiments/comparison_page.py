@@ -33,8 +33,8 @@ from warpgrad.report import (
     metric_figures,
     repetition,
 )
-from warpgrad.report.formatting import count
 from warpgrad.report.tables import Best, Cell
+from warpgrad.statistics.formatting import count
 
 
 def config_of(kind: type[C], run: Run) -> C:

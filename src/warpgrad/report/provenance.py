@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from warpgrad.report.blocks import Block, Code, Collapsible, KeyValues, Note, Paragraph, flattened, shown
-from warpgrad.report.formatting import count, duration
 from warpgrad.report.metric_curves import by_method, is_number
 from warpgrad.report.runs import Run
 from warpgrad.report.tables import Cell, Column, Table
+from warpgrad.statistics.formatting import count, duration
 
 UNKNOWN = "not recorded"
 

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from warpgrad.errors import WarpgradError
-from warpgrad.report.formatting import between, count, number, shared_digits
+from warpgrad.statistics.formatting import between, count, number, shared_digits
 from warpgrad.statistics.intervals import UNBOUNDED, Interval, bootstrap_means, t_interval
 from warpgrad.statistics.scores import Scores, paired, scores_of
 

@@ -33,8 +33,8 @@ from warpgrad.report import (
 )
 from warpgrad.report.blocks import Block
 from warpgrad.report.figures import PALETTE
-from warpgrad.report.formatting import count, number
 from warpgrad.report.tables import Cell
+from warpgrad.statistics.formatting import count, number
 from warpgrad.sweep.results import Outcome, Places, Sweep, best_so_far, ranked, shown, summary
 from warpgrad.sweep.space import described, sentence
 

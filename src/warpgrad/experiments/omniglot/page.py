@@ -29,8 +29,8 @@ from warpgrad.report import (
     Value,
     curves,
 )
-from warpgrad.report.formatting import count
 from warpgrad.report.tables import Best, Cell
+from warpgrad.statistics.formatting import count
 
 
 def build_page(groups: Sequence[Group], title: str) -> Page:

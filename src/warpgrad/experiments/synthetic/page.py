@@ -52,9 +52,9 @@ from warpgrad.report import (
     curves,
 )
 from warpgrad.report.figures import canvas, house_style, save
-from warpgrad.report.formatting import between, number
 from warpgrad.report.tables import Cell
 from warpgrad.statistics.estimates import Difference
+from warpgrad.statistics.formatting import between, number
 
 COLOURS = {"sgd_tuned": "#111111", "adam_tuned": "#b35900", "warp": "#d6007f"}
 """The columns that are drawn."""
