@@ -21,6 +21,7 @@ import dataclasses
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,13 +29,14 @@ from benchmarks.fresh_process import peak_memory
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.method import Group, Method
 from warpgrad.data.tasks.episodes import EpisodeTask
+from warpgrad.errors import WarpgradError
 from warpgrad.experiments.few_shot.config import PRESETS, FewShotConfig
 from warpgrad.experiments.few_shot.methods import recipe
 from warpgrad.experiments.runner import commit, hardware, versions
 from warpgrad.initialisers import Fixed, Leap
-from warpgrad.io import write_json
-from warpgrad.report import Page
-from warpgrad.report.memory import FORMAT, memory_section
+from warpgrad.io import read_json, write_json
+from warpgrad.report import Block, Code, Column, Figure, Page, Paragraph, Section, Series, Table, curves
+from warpgrad.report.tables import Cell
 from warpgrad.tensors import Tensors, laid_channels_last
 
 LABELS = {
@@ -46,6 +48,8 @@ LABELS = {
 STEPS = (1, 5, 10, 20, 40)
 IMAGE_SIZE = 32
 OUT = Path("results/few-shot-memory.json")
+MEMORY_FORMAT = "few-shot-memory"
+_MEBIBYTE = 2**20
 
 
 def main() -> None:
@@ -66,7 +70,7 @@ def main() -> None:
     write_json(
         given.out,
         {
-            "format": FORMAT,
+            "format": MEMORY_FORMAT,
             "setting": {
                 "ways": shape.ways,
                 "support": shape.ways * shape.shots,
@@ -138,6 +142,48 @@ def resident_bytes() -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     (line,) = [line for line in lines if line.startswith("VmRSS:")]
     return int(line.split()[1]) * 1024
+
+
+def memory_section(path: Path) -> Section:
+    """The measurement in `path` as a figure and a table: what one meta-step adds to the memory of its process."""
+    record = read_json(path)
+    if not isinstance(record, dict) or record.get("format") != MEMORY_FORMAT:
+        raise WarpgradError(f"{path} holds no memory measurement; make it with python -m benchmarks.memory_few_shot.")
+    found = _memory_by_method(record)
+    series = [Series.line(name, list(own), list(own.values())) for name, own in found.items()]
+    image = curves(series, x_label="K, adaptation steps", y_label="memory of one meta-step, MiB", size=(6.4, 4.0))
+    steps = sorted({k for own in found.values() for k in own})
+    rows: list[list[Cell]] = [
+        [name, *(None if k not in own else round(own[k]) for k in steps)] for name, own in found.items()
+    ]
+    columns: list[Column | str] = ["Method", *(Column(f"K = {k}", "MiB") for k in steps)]
+    setting = record["setting"]
+    words = (
+        "The warp's gradient needs one step at a time, so its memory does not depend on K: with a fixed θ0, and with "
+        "Leap, which looks at one segment at a time. Where θ0 is learned by MAML, its gradient goes through all K "
+        "steps, with a warp or without, and memory grows with them."
+    )
+    caption = (
+        f"{setting['ways']}-way, {setting['support']} support and {setting['query']} query images of "
+        f"{setting['image_size']}×{setting['image_size']}, {setting['filters']} filters, one task; peak resident "
+        "memory above that before the meta-step, each point in a process of its own."
+    )
+    blocks: list[Block] = [
+        Paragraph(words),
+        Figure(image, "Peak memory of one meta-step against the number of adaptation steps.", caption),
+        Table(columns, rows),
+        Code(record["command"], "Measured by"),
+    ]
+    return Section("Memory against adaptation steps", blocks)
+
+
+def _memory_by_method(record: dict[str, Any]) -> dict[str, dict[int, float]]:
+    """Name of the method -> K -> MiB."""
+    found: dict[str, dict[int, float]] = {}
+    for point in sorted(record["points"], key=lambda point: int(point["steps"])):
+        memory = (point["peak_bytes"] - point["before_bytes"]) / _MEBIBYTE
+        found.setdefault(point["label"], {})[int(point["steps"])] = memory
+    return found
 
 
 if __name__ == "__main__":

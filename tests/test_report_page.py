@@ -28,6 +28,20 @@ def test_prose_sets_code_and_strong_and_nothing_else():
     assert "a x < y and b & c and * and `` and ** _d_" in page.text
 
 
+def test_text_set_as_code_or_strong_is_escaped_too():
+    page = Page("t").add(Section("s").add(Paragraph(f"`{HOSTILE}` and **{HOSTILE}**")))
+    shown = Parsed(page.html())
+    assert shown.text.count(HOSTILE) == 2
+    assert not shown.all("img")
+
+
+def test_text_that_looks_like_a_template_is_shown_as_it_stands(png):
+    text = "{{ 7 * 7 }} {% raw %} {# gone #}"
+    assert Parsed(full_page(png, text).html()).text.count(text) == Parsed(full_page(png, "word").html()).text.count(
+        "word"
+    )
+
+
 # The page as a whole
 
 

@@ -4,6 +4,8 @@ from warpgrad.report.blocks import (
     Block,
     Code,
     Collapsible,
+    Figure,
+    Gallery,
     Heading,
     Items,
     KeyValues,
@@ -15,7 +17,6 @@ from warpgrad.report.blocks import (
 )
 from warpgrad.report.charts import Mark, Reference, Series, curves
 from warpgrad.report.figures import appearances, canvas, house_style, save
-from warpgrad.report.images import Figure, Gallery
 from warpgrad.report.metric_curves import metric_figures
 from warpgrad.report.overview import run_page
 from warpgrad.report.page import Page

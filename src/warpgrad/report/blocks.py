@@ -1,52 +1,69 @@
-"""What a page is made of: sections of headings, prose, notes, commands and configurations.
+"""What a page is made of: sections of headings, prose, notes, commands, configurations and figures.
 
-A block turns itself into HTML and knows nothing of experiments. Prose understands `code` between backticks and
-**strong** between double stars; everything else is shown letter by letter.
+Each block is shown by the template of its name in `templates/` and knows nothing of experiments. The templates escape
+all text. Prose understands `code` between backticks and **strong** between double stars; everything else is shown
+letter by letter.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
-from abc import ABC, abstractmethod
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from warpgrad.report.markup import Markup, element, inline, joined
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from warpgrad.errors import WarpgradError
+from warpgrad.statistics.formatting import number
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_CSS_DOTS_PER_METRE = 96 / 0.0254
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the table of contents, with the headings under it."""
+
+    anchor: str
+    title: str
+    under: list[Entry] = field(default_factory=list)
 
 
 class Outline:
     """The page's headings in order, each with an anchor of its own; the table of contents is made from it."""
 
     def __init__(self) -> None:
-        self.entries: list[tuple[int, str, str]] = []
-        """(level, anchor, title)"""
+        self.entries: list[Entry] = []
         self._taken = {"content"}
         """Anchors in use; the page's own is among them."""
 
-    def enter(self, level: int, title: str) -> str:
-        """Add a heading; its anchor is its title in lower case, numbered where that is taken."""
+    def enter(self, title: str, *, under: bool = False) -> str:
+        """Add a heading, `under` the last one or beside it.
+
+        Its anchor is its title in lower case, numbered where that is taken.
+        """
         base = re.sub(r"[^\w]+", "-", title.lower()).strip("-") or "section"
         anchor, number = base, 1
         while anchor in self._taken:
             number += 1
             anchor = f"{base}-{number}"
         self._taken.add(anchor)
-        self.entries.append((level, anchor, title))
+        entries = self.entries[-1].under if under and self.entries else self.entries
+        entries.append(Entry(anchor, title))
         return anchor
 
 
-class Block(ABC):
-    """One piece of a page."""
+class Block:
+    """One piece of a page; the template that shows it has its class's name in lower case."""
 
-    @abstractmethod
     def render(self, outline: Outline) -> Markup:
         """This block as HTML; headings enter themselves into `outline`."""
-
-
-def rendered(blocks: Sequence[Block], outline: Outline) -> Markup:
-    return joined(*(block.render(outline) for block in blocks))
+        return render(f"{type(self).__name__.lower()}.html", block=self, outline=outline)
 
 
 @dataclass
@@ -60,11 +77,6 @@ class Section(Block):
         self.blocks.extend(blocks)
         return self
 
-    def render(self, outline: Outline) -> Markup:
-        anchor = outline.enter(2, self.title)
-        heading = element("h2", self.title, id=anchor)
-        return element("section", heading, rendered(self.blocks, outline), aria_labelledby=anchor)
-
 
 @dataclass(frozen=True)
 class Heading(Block):
@@ -72,17 +84,12 @@ class Heading(Block):
 
     text: str
 
-    def render(self, outline: Outline) -> Markup:
-        return element("h3", self.text, id=outline.enter(3, self.text))
-
 
 @dataclass(frozen=True)
 class Paragraph(Block):
-    text: str
+    """Prose."""
 
-    def render(self, outline: Outline) -> Markup:
-        del outline
-        return element("p", inline(self.text))
+    text: str
 
 
 @dataclass(frozen=True)
@@ -90,10 +97,6 @@ class Items(Block):
     """A list of sentences."""
 
     texts: Sequence[str]
-
-    def render(self, outline: Outline) -> Markup:
-        del outline
-        return element("ul", *(element("li", inline(text)) for text in self.texts))
 
 
 @dataclass(frozen=True)
@@ -103,11 +106,6 @@ class Note(Block):
     text: str
     kind: Literal["note", "warning"] = "note"
 
-    def render(self, outline: Outline) -> Markup:
-        del outline
-        label = element("strong", "Warning" if self.kind == "warning" else "Note", class_="label")
-        return element("aside", label, element("p", inline(self.text)), class_=self.kind, role="note")
-
 
 @dataclass(frozen=True)
 class Code(Block):
@@ -115,15 +113,6 @@ class Code(Block):
 
     text: str
     label: str = ""
-
-    def render(self, outline: Outline) -> Markup:
-        del outline
-        label = element("span", self.label, class_="label") if self.label else ""
-        # The button does nothing without the script, which is what unhides it.
-        button = element("button", "Copy", type="button", data_copy=True, hidden=True)
-        what = self.label or "Code"
-        text = element("pre", element("code", self.text), tabindex=0, role="region", aria_label=what)
-        return element("div", element("div", label, button, class_="bar"), text, class_="code")
 
 
 @dataclass(frozen=True)
@@ -141,15 +130,6 @@ class Tiles(Block):
 
     tiles: Sequence[Tile]
 
-    def render(self, outline: Outline) -> Markup:
-        del outline
-        return element("dl", *(self._tile(tile) for tile in self.tiles), class_="tiles")
-
-    @staticmethod
-    def _tile(tile: Tile) -> Markup:
-        detail = element("dd", inline(tile.detail), class_="detail") if tile.detail else ""
-        return element("div", element("dt", tile.label), element("dd", tile.value, class_="value"), detail)
-
 
 @dataclass(frozen=True)
 class Collapsible(Block):
@@ -159,10 +139,6 @@ class Collapsible(Block):
     blocks: Sequence[Block]
     open: bool = False
 
-    def render(self, outline: Outline) -> Markup:
-        inside = element("div", rendered(self.blocks, outline), class_="inside")
-        return element("details", element("summary", inline(self.summary)), inside, open=self.open)
-
 
 @dataclass(frozen=True)
 class KeyValues(Block):
@@ -170,15 +146,57 @@ class KeyValues(Block):
 
     values: Mapping[str, Any]
 
-    def render(self, outline: Outline) -> Markup:
-        del outline
-        if not self.values:
-            return element("p", "Nothing is set.", class_="quiet")
-        rows = (
-            element("tr", element("th", name, scope="row"), element("td", element("code", shown(value))))
-            for name, value in flattened(self.values).items()
+    @property
+    def flat(self) -> dict[str, str]:
+        return {name: shown(value) for name, value in flattened(self.values).items()}
+
+
+@dataclass(frozen=True)
+class Figure(Block):
+    """An image in the page itself, with its caption. `alt` says in words what it shows, and must not be empty."""
+
+    image: bytes
+    alt: str
+    caption: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.alt.strip():
+            raise WarpgradError("a figure needs alt=..., a sentence that says what it shows.")
+        image_type(self.image)
+
+    @property
+    def source(self) -> str:
+        """The image as a data address."""
+        return f"data:{image_type(self.image)};base64,{base64.b64encode(self.image).decode('ascii')}"
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Width and height on the page; None for an SVG, which has its own."""
+        return _png_size(self.image) if image_type(self.image) == "image/png" else None
+
+
+@dataclass(frozen=True)
+class Gallery(Block):
+    """Figures side by side where there is room."""
+
+    figures: Sequence[Figure]
+
+
+def render(template: str, **values: Any) -> Markup:
+    """A template of `templates/` as HTML; every value in it is escaped unless it is `Markup`."""
+    return Markup(_ENVIRONMENT.get_template(template).render(**values))
+
+
+def prose(text: str) -> Markup:
+    """A sentence in which `code` between backticks and **strong** between double stars are set as such."""
+    # Escaping first leaves backticks and stars as they are.
+    return Markup(
+        re.sub(
+            r"`([^`]+)`|\*\*([^*]+)\*\*",
+            lambda found: f"<code>{found[1]}</code>" if found[1] else f"<strong>{found[2]}</strong>",
+            str(escape(text)),
         )
-        return element("div", element("table", element("tbody", *rows), class_="pairs"), class_="scroll")
+    )
 
 
 def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -195,3 +213,49 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def shown(value: Any) -> str:
     """A setting as it is written in JSON, strings without their quotes."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def figures_of(block: Block) -> Sequence[Figure]:
+    """The figures that a block shows."""
+    if isinstance(block, Gallery):
+        return block.figures
+    return [block] if isinstance(block, Figure) else []
+
+
+def image_type(image: bytes) -> str:
+    """`image/png` or `image/svg+xml`, by what the bytes are and not by a name."""
+    if image.startswith(_PNG) and len(image) > 33:
+        return "image/png"
+    head = image[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")
+    if head.startswith(b"<svg") or (head.startswith((b"<?xml", b"<!")) and b"<svg" in head):
+        return "image/svg+xml"
+    raise WarpgradError("a figure must be the bytes of a PNG or SVG image; save it as one of these.")
+
+
+def _png_size(image: bytes) -> tuple[int, int]:
+    """Width and height on the page: pixels over the resolution the file states, 96 to the inch where it states none.
+
+    So a figure saved at twice the resolution is shown at its own size, and sharp.
+    """
+    pixels = struct.unpack(">II", image[16:24])
+    place, scale = 8, 1.0
+    while place + 8 <= len(image):
+        length, kind = struct.unpack(">I4s", image[place : place + 8])
+        if kind == b"IDAT" or place + 12 + length > len(image):
+            break
+        if kind == b"pHYs" and length == 9:
+            across, _, metres = struct.unpack(">IIB", image[place + 8 : place + 17])
+            if metres == 1 and across > 0:
+                scale = _CSS_DOTS_PER_METRE / across
+        place += length + 12
+    return max(1, round(pixels[0] * scale)), max(1, round(pixels[1] * scale))
+
+
+_ENVIRONMENT = Environment(
+    loader=PackageLoader("warpgrad.report"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.filters |= {"prose": prose, "number": number}

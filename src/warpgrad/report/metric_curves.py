@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from warpgrad.report.blocks import Figure
 from warpgrad.report.charts import Series, curves
-from warpgrad.report.images import Figure
 from warpgrad.report.runs import Run
 from warpgrad.statistics.estimates import SEEDS_FOR_A_CLAIM
 from warpgrad.statistics.formatting import count

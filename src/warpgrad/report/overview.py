@@ -13,6 +13,8 @@ from warpgrad.errors import WarpgradError
 from warpgrad.report.blocks import (
     Block,
     Collapsible,
+    Figure,
+    Gallery,
     Heading,
     Note,
     Section,
@@ -20,7 +22,6 @@ from warpgrad.report.blocks import (
     Tiles,
     flattened,
 )
-from warpgrad.report.images import Figure, Gallery
 from warpgrad.report.metric_curves import by_method, is_number, metric_figures
 from warpgrad.report.page import Page
 from warpgrad.report.provenance import UNKNOWN, configuration, repetition, steps_of, time_of

@@ -15,10 +15,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Self
 
+from markupsafe import Markup
+
 from warpgrad.io import write_bytes
-from warpgrad.report.blocks import Outline, Section, rendered
-from warpgrad.report.images import figures_of, image_type
-from warpgrad.report.markup import Markup, element, inline
+from warpgrad.report.blocks import Outline, Section, figures_of, image_type, render
 from warpgrad.version import __version__
 
 
@@ -37,29 +37,20 @@ class Page:
     def html(self) -> str:
         """The whole page."""
         outline = Outline()
-        main = element("main", rendered(self.sections, outline), id="content")
-        subtitle = element("p", inline(self.subtitle), class_="subtitle") if self.subtitle else ""
-        header = element("header", element("h1", self.title), subtitle)
-        body = element(
-            "body",
-            element("a", "Skip to the content", href="#content", class_="skip"),
-            header,
-            element("div", _contents(outline), main, class_="columns"),
-            element(
-                "footer", element("p", f"Made by warpgrad {__version__}. This page stands alone: it loads nothing.")
-            ),
-            _verbatim("script", "page.js"),
+        # The sections come first: they make the table of contents, which stands before them.
+        content = Markup("").join(section.render(outline) for section in self.sections)
+        style, script = (_resource(f"page.{ending}") for ending in ("css", "js"))
+        return render(
+            "page.html",
+            page=self,
+            outline=outline,
+            content=content,
+            version=__version__,
+            policy=_policy(style, script),
+            # The project's own; they must stand in the page letter by letter.
+            style=Markup(style),
+            script=Markup(script),
         )
-        head = element(
-            "head",
-            element("meta", charset="utf-8"),
-            element("meta", http_equiv="Content-Security-Policy", content=_policy()),
-            element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            element("meta", name="color-scheme", content="light dark"),
-            element("title", self.title),
-            _verbatim("style", "page.css"),
-        )
-        return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
     def write(self, path: Path) -> Path:
         """Write the page to `path`, whole or not at all."""
@@ -80,41 +71,23 @@ class Page:
         return written
 
 
-def _contents(outline: Outline) -> Markup:
-    """The table of contents: sections, and their headings under them."""
-    groups: list[tuple[Markup, list[Markup]]] = []
-    for level, anchor, title in outline.entries:
-        link = element("a", title, href=f"#{anchor}")
-        if level == 2 or not groups:
-            groups.append((link, []))
-        else:
-            groups[-1][1].append(element("li", link))
-    items = (element("li", link, element("ol", *under) if under else "") for link, under in groups)
-    return element("nav", element("ol", *items), aria_label="Contents")
-
-
 def _resource(name: str) -> str:
-    return resources.files("warpgrad.report").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("warpgrad.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def _verbatim(tag: str, name: str) -> Markup:
-    """The project's own style or script, which must stand in the page letter by letter."""
-    return Markup(f"<{tag}>{_resource(name)}</{tag}>")
-
-
-def _policy() -> str:
+def _policy(style: str, script: str) -> str:
     """Forbid every request, and every script and style but the two of this page, named by their digests."""
-    digests = {
-        name: base64.b64encode(hashlib.sha256(_resource(name).encode()).digest()).decode("ascii")
-        for name in ("page.css", "page.js")
-    }
     return "; ".join(
         [
             "default-src 'none'",
             "img-src data:",
-            f"style-src 'sha256-{digests['page.css']}'",
-            f"script-src 'sha256-{digests['page.js']}'",
+            f"style-src '{_digest(style)}'",
+            f"script-src '{_digest(script)}'",
             "base-uri 'none'",
             "form-action 'none'",
         ]
     )
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"

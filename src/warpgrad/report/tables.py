@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from warpgrad.errors import WarpgradError
-from warpgrad.report.blocks import Block, Outline
-from warpgrad.report.markup import Markup, element, inline, joined
+from warpgrad.report.blocks import Block
 from warpgrad.statistics.estimates import SEEDS_FOR_A_CLAIM, Difference, Estimate
 from warpgrad.statistics.formatting import between, number
 
@@ -47,7 +46,22 @@ class Value:
 
     @property
     def text(self) -> str:
+        """The mean as it is printed."""
         return "–" if self.mean is None else number(self.mean, self.digits, signed=self.signed)
+
+    @property
+    def ends(self) -> str:
+        """The interval as it is printed; empty where there is none."""
+        if self.low is None or self.high is None:
+            return ""
+        return between(self.low, self.high, self.digits, signed=self.signed)
+
+    @property
+    def published(self) -> str | None:
+        """The paper's figure as it is printed."""
+        if self.paper is None or isinstance(self.paper, str):
+            return self.paper
+        return number(self.paper, self.digits, signed=self.signed)
 
 
 Cell = Value | str | int | float | None
@@ -56,6 +70,8 @@ Cell = Value | str | int | float | None
 
 @dataclass(frozen=True)
 class Column:
+    """The head of a column."""
+
     title: str
     unit: str = ""
     best: Best | None = None
@@ -68,7 +84,7 @@ class Column:
 class Table(Block):
     """Rows under columns; the first cell of a row names it.
 
-    `best_in_row` emphasises within each row, for tables with one method per column. What bites: the emphasis
+    `best_in_row` emphasises within each row, for tables with one method per column. Warning: the emphasis
     marks the best mean as printed (ties share it); whether a difference is real is for a paired interval to say.
     """
 
@@ -85,41 +101,27 @@ class Table(Block):
                     f"{list(row)!r}."
                 )
 
-    def render(self, outline: Outline) -> Markup:
-        del outline
-        columns = [Column(column) if isinstance(column, str) else column for column in self.columns]
-        winners = self._winners(columns)
-        head = element("thead", element("tr", *(_header(column, i) for i, column in enumerate(columns))))
-        body = element(
-            "tbody",
-            *(
-                element("tr", *(_cell(cell, columns[j], j, (i, j) in winners) for j, cell in enumerate(row)))
-                for i, row in enumerate(self.rows)
-            ),
-        )
-        # The caption stands outside what scrolls, so that it is read whole on a narrow screen.
-        caption = element("figcaption", inline(self.caption)) if self.caption else ""
-        name = self.caption or "Table"
-        scroll = element(
-            "div", element("table", head, body), class_="scroll", tabindex=0, role="region", aria_label=name
-        )
-        return element("figure", caption, scroll, self._legend(columns), class_="results")
+    @property
+    def named_columns(self) -> list[Column]:
+        """The columns, also those that were given as a title alone."""
+        return [Column(column) if isinstance(column, str) else column for column in self.columns]
 
-    def _winners(self, columns: Sequence[Column]) -> set[tuple[int, int]]:
+    def winners(self) -> set[tuple[int, int]]:
+        """The places (row, column) that are emphasised."""
         places = set[tuple[int, int]]()
         if self.best_in_row is not None:
             for i, row in enumerate(self.rows):
                 places |= {(i, j) for j in _best(row, self.best_in_row)}
-        for j, column in enumerate(columns):
+        for j, column in enumerate(self.named_columns):
             if column.best is not None:
                 places |= {(i, j) for i in _best([row[j] for row in self.rows], column.best)}
         return places
 
-    def _legend(self, columns: Sequence[Column]) -> Markup:
+    def legend(self) -> str:
         """Says what the marks in this very table mean, and nothing about marks that are not in it."""
         values = [cell for row in self.rows for cell in row if isinstance(cell, Value)]
         lines: list[str] = []
-        if self.best_in_row is not None or any(column.best for column in columns):
+        if self.best_in_row is not None or any(column.best for column in self.named_columns):
             lines.append("**bold**: the best mean")
         methods = dict.fromkeys(value.method for value in values if value.low is not None)
         if methods:
@@ -128,7 +130,7 @@ class Table(Block):
             lines.append("paper: the published figure")
         if any(value.indicative for value in values):
             lines.append(f"indicative: fewer than {SEEDS_FOR_A_CLAIM} meta-seeds")
-        return element("p", inline(" · ".join(lines)), class_="legend") if lines else Markup()
+        return " · ".join(lines)
 
 
 def _best(cells: Sequence[Cell], best: Best) -> list[int]:
@@ -145,39 +147,3 @@ def _best(cells: Sequence[Cell], best: Best) -> list[int]:
 def _rounded(value: Value) -> float:
     assert value.mean is not None
     return round(value.mean, value.digits) if value.digits is not None else float(f"{value.mean:.4g}")
-
-
-def _header(column: Column, place: int) -> Markup:
-    unit = element("span", f" {column.unit}", class_="unit") if column.unit else ""
-    return element("th", column.title, unit, scope="col", class_="words" if column.words or place == 0 else None)
-
-
-def _cell(cell: Cell, column: Column, place: int, winner: bool) -> Markup:
-    classes = " ".join(name for name, on in (("words", column.words), ("best", winner)) if on) or None
-    if place == 0:
-        return element("th", _content(cell, winner), scope="row", class_=classes)
-    return element("td", _content(cell, winner), class_=classes)
-
-
-def _content(cell: Cell, winner: bool) -> Markup:
-    if cell is None:
-        return element("span", "–", class_="quiet")
-    if isinstance(cell, str):
-        return inline(cell)
-    if not isinstance(cell, Value):
-        return joined(number(cell))
-    parts = [element("strong" if winner else "span", cell.text, class_="mean")]
-    if cell.low is not None and cell.high is not None:
-        ends = between(cell.low, cell.high, cell.digits, signed=cell.signed)
-        parts.append(element("small", ends, class_="interval"))
-    if cell.indicative:
-        parts.append(element("span", "indicative", class_="badge"))
-    if cell.paper is not None:
-        paper = cell.paper if isinstance(cell.paper, str) else number(cell.paper, cell.digits, signed=cell.signed)
-        parts.append(element("small", f"paper {paper}", class_="paper"))
-    return element("div", *_spaced(parts), class_="value")
-
-
-def _spaced(parts: Sequence[Markup]) -> list[str]:
-    """With spaces between, so that a copied or spoken cell keeps its words apart."""
-    return [piece for part in parts for piece in (part, " ")][:-1]
