@@ -7,28 +7,13 @@ trajectory and g_φ, so Algorithm 1 pays for the inner gradient once.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
-
-from torch import Tensor
 
 from warpgrad.adaptation.base import Adaptation, Computation, Point, Source, Transition, following
+from warpgrad.adaptation.trajectory import ObjectiveStep
 from warpgrad.errors import WarpgradError
 from warpgrad.model.learner import Learner
 from warpgrad.rules.base import Rule
-from warpgrad.tensors import Groups, Tensors
-
-
-@dataclass(frozen=True)
-class ObjectiveStep:
-    """One sample of the meta-objective: the adaptation step it looked at, L_meta and its gradients.
-
-    With stacked tasks the gradients are sums over the stack and `meta_loss` has one entry per task.
-    """
-
-    transition: Transition
-    meta_loss: Tensor
-    phi: Tensors
-    rule: Tensors
+from warpgrad.tensors import Groups
 
 
 class Objective(Computation[ObjectiveStep]):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from warpgrad.adaptation.base import Adaptation, Inner, Point
+from warpgrad.adaptation.trajectory import ObjectiveStep
 from warpgrad.errors import WarpgradError
-from warpgrad.objectives.base import Objective, ObjectiveStep
+from warpgrad.objectives.base import Objective
 from warpgrad.tensors import gradients, leaves
 
 
