@@ -57,7 +57,6 @@ class Initialiser:
         del noise
         return ThetaGradient(gradient, {})
 
-
     def contribution(
         self, trajectory: Trajectory, transition: Transition, next_loss: Tensor, *, last: bool
     ) -> ThetaGradient | None:

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from warpgrad.adaptation.base import Adaptation, Computation, Point, Source, Transition, following
+from warpgrad.adaptation.base import (
+    ADAPT_BATCH,
+    META_BATCH,
+    Adaptation,
+    Computation,
+    Point,
+    Source,
+    Transition,
+    following,
+)
 from warpgrad.adaptation.trajectory import ObjectiveStep
 from warpgrad.errors import WarpgradError
 from warpgrad.model.learner import Learner
@@ -19,7 +28,7 @@ from warpgrad.tensors import Groups
 class Objective(Computation[ObjectiveStep]):
     """How a point (τ, θ_k) judges the warp."""
 
-    reads: tuple[tuple[Source, int], ...] = (("adapt_batch", 0), ("meta_batch", 0))
+    reads: tuple[tuple[Source, int], ...] = ((ADAPT_BATCH, 0), (META_BATCH, 0))
 
     stops_gradient: bool
     """Whether the inner step is a constant in the objective: then nothing that acts only through it can be learned."""
