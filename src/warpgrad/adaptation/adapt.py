@@ -9,7 +9,8 @@ from typing import Literal, overload
 import torch
 from torch import Tensor, nn
 
-from warpgrad.adaptation.base import Adaptation, Point, check_steps
+from warpgrad.adaptation.base import Adaptation, Point
+from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import fold, isolated_rng
 from warpgrad.model.learner import Learner
@@ -67,7 +68,6 @@ def adapt(
         curve: Also return the learning curve.
         test_every: Test after every so many steps and at both ends; None tests at the end alone.
     """
-    check_steps(steps)
     if test_every is not None and not curve:
         raise WarpgradError("test_every is about the learning curve: pass curve=True too.")
     if test_every is not None and test_every < 1:
@@ -75,16 +75,15 @@ def adapt(
     adaptation = Adaptation(learner, rule, task, key)
     record = LearningCurve()
     with isolated_rng(learner.device), learner.modes_kept(), torch.enable_grad():
-        point = adaptation.start()
-        for k in range(steps):
-            if curve and test_every is not None and k % test_every == 0:
-                _test(record, learner, task, point)
-            transition = adaptation.step(point)
-            record.losses.append(float(transition.loss))
-            point = transition.after
-        if curve:
-            _test(record, learner, task, point)
-    module = learner.adapted(point.theta, point.buffers)
+        trajectory = Trajectory(adaptation, steps)
+        if test_every is not None:
+            _test(record, learner, task, trajectory.start)
+        for segment in trajectory:
+            record.losses.append(float(segment.loss))
+            due = test_every is not None and len(record.losses) % test_every == 0
+            if curve and (due or segment.last):
+                _test(record, learner, task, segment.after)
+    module = learner.adapted(trajectory.point.theta, trajectory.point.buffers)
     return (module, record) if curve else module
 
 

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,14 +20,44 @@ from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.keys import fold
 from warpgrad.model.learner import Forward, Learner, Way
 from warpgrad.rules.base import Rule
-from warpgrad.tasks.base import Task
+from warpgrad.tasks.base import Batch, Task
 from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, shapes
 
 T = TypeVar("T")
-Role = Literal["loss", "meta_loss", "start_loss"]
-Source = Literal["adapt_batch", "meta_batch", "start_batch"]
 Step = int | tuple[int, ...]
 """k, or the k of each point where points from different steps are stacked."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One of the batches that a task draws for a step."""
+
+    name: str
+    """Keys the dropout masks of what is evaluated on it."""
+    draw: Callable[[Task, int], Batch]
+    """(task, k) -> the batch."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """One of the losses of a task, and the batch that it is evaluated on. `Adaptation.evaluate_loss` evaluates it."""
+
+    name: str
+    """Stands in messages."""
+    source: Source
+    loss: Callable[[Task, Forward, Batch], Tensor]
+    """(task, model, batch) -> a scalar."""
+
+
+ADAPT_BATCH = Source("adapt_batch", lambda task, k: task.adapt_batch(k))
+META_BATCH = Source("meta_batch", lambda task, k: task.meta_batch(k))
+START_BATCH = Source("start_batch", lambda task, k: task.start_batch(k))
+
+TASK_LOSS = Role("loss", ADAPT_BATCH, lambda task, forward, batch: task.loss(forward, batch))
+META_LOSS = Role("meta_loss", META_BATCH, lambda task, forward, batch: task.meta_loss(forward, batch))
+IN_PLACE_LOSS = Role("meta_loss", ADAPT_BATCH, META_LOSS.loss)
+"""L_meta on the batch and the masks of the adaptation step: they share masks because they share the batch."""
+START_LOSS = Role("start_loss", START_BATCH, lambda task, forward, batch: task.start_loss(forward, batch))
 
 
 @dataclass(frozen=True)
@@ -120,7 +150,7 @@ class Adaptation:
 
     def task_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step) -> tuple[Tensor, Tensors]:
         """L_task(θ; φ) on the batch of step k, and the buffers after it."""
-        return self._evaluate("loss", "adapt_batch", theta, buffers, k)
+        return self.evaluate_loss(TASK_LOSS, theta, buffers, k)
 
     def meta_loss(
         self,
@@ -131,15 +161,15 @@ class Adaptation:
     ) -> Tensor:
         """L_meta(θ; φ) on the meta-batch of step k, which led from `before` to θ where a step did. The statistics it
         moves are thrown away."""
-        return self._evaluate("meta_loss", "meta_batch", theta, buffers, k, before)[0]
+        return self.evaluate_loss(META_LOSS, theta, buffers, k, before)[0]
 
     def start_loss(self, point: Point) -> Tensor:
         """L_meta(θ_0; φ) at the point k = 0."""
-        return self._evaluate("start_loss", "start_batch", point.theta, point.buffers, point.k)[0]
+        return self.evaluate_loss(START_LOSS, point.theta, point.buffers, point.k)[0]
 
     def in_place_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step) -> Tensor:
         """L_meta(θ; φ) on the batch and the masks of adaptation step k."""
-        return self._evaluate("meta_loss", "adapt_batch", theta, buffers, k)[0]
+        return self.evaluate_loss(IN_PLACE_LOSS, theta, buffers, k)[0]
 
     def inner(self, point: Point, *, create_graph: bool = False, theta: Tensors | None = None) -> Inner:
         """∇_θ L_task at a point. `theta` takes the place of the point's own where it carries a graph."""
@@ -206,20 +236,18 @@ class Adaptation:
         """Apply a function of one task's tensors: directly here, mapped over the stack in the batched engine."""
         return function(*arguments)
 
-    def _evaluate(
+    def evaluate_loss(
         self,
-        loss: Role,
-        batch: Source,
+        role: Role,
         theta: Mapping[str, Tensor],
         buffers: Mapping[str, Tensor],
         k: Step,
         before: Point | None = None,
     ) -> tuple[Tensor, Tensors]:
-        # Adaptation and the in-place objective share masks because they share the batch.
-        key = fold(self.key, cast(int, k), batch)
-        forward = self.learner.bind(theta, buffers, way=way(before), key=key)
-        value = scored(self.task, loss, forward, getattr(self.task, batch)(k), k)
-        return value, forward.buffers
+        """A loss of the task at θ on its batch of step k, and the buffers after it."""
+        assert isinstance(k, int), "one task is at one step"
+        forward = self.learner.bind(theta, buffers, way=way(before), key=fold(self.key, k, role.source.name))
+        return scored(self.task, role, forward, role.source.draw(self.task, k), k), forward.buffers
 
 
 def way(before: Point | None) -> Way:
@@ -227,18 +255,20 @@ def way(before: Point | None) -> Way:
     return Way({}, {}) if before is None else Way(before.theta, before.marks)
 
 
-def scored(task: Task, role: Role, forward: Forward, batch: Any, k: Step) -> Tensor:
+def scored(task: Task, role: Role, forward: Forward, batch: Batch, k: Step) -> Tensor:
     """A task's loss on a batch; what fails in the user's code is named with the task, the step and the shapes."""
     try:
-        loss: Any = getattr(task, role)(forward, batch)
+        loss: Any = role.loss(task, forward, batch)
     except (RuntimeError, IndexError, TypeError) as error:
         raise WarpgradError(
-            f"task '{task.name}' failed in {role} at step {k} on a batch of shapes {shapes(batch)}: "
+            f"task '{task.name}' failed in {role.name} at step {k} on a batch of shapes {shapes(batch)}: "
             f"{str(error).splitlines()[0]}"
         ) from error
     if not isinstance(loss, Tensor) or loss.ndim != 0:
         got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise WarpgradError(f"{role} of task '{task.name}' must be a scalar tensor, not {got}; take its mean or sum.")
+        raise WarpgradError(
+            f"{role.name} of task '{task.name}' must be a scalar tensor, not {got}; take its mean or sum."
+        )
     return loss
 
 

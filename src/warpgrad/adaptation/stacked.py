@@ -87,10 +87,9 @@ class BatchedAdaptation(Adaptation):
     def _steps(self, k: Step) -> tuple[int, ...]:
         return (k,) * self.size if isinstance(k, int) else k
 
-    def _evaluate(
+    def evaluate_loss(
         self,
-        loss: Role,
-        batch: Source,
+        role: Role,
         theta: Mapping[str, Tensor],
         buffers: Mapping[str, Tensor],
         k: Step,
@@ -98,18 +97,18 @@ class BatchedAdaptation(Adaptation):
     ) -> tuple[Tensor, Tensors]:
         def one(own_theta: Tensors, own_buffers: Tensors, own_way: Way, own_batch: Any) -> tuple[Tensor, Tensors]:
             forward = self.learner.bind(own_theta, own_buffers, way=own_way, key=self.key)
-            return scored(self.task, loss, forward, own_batch, k), forward.buffers
+            return scored(self.task, role, forward, own_batch, k), forward.buffers
 
         # Fused attention cannot be mapped over a stack; its plain form can.
         with sdpa_kernel(SDPBackend.MATH):
-            return self.per_task(one, theta, buffers, way(before), self._batches(batch, k))
+            return self.per_task(one, theta, buffers, way(before), self._batches(role.source, k))
 
     def _batches(self, source: Source, k: Step) -> Any:
         """The stacked batches; made anew only for another step, stacked anew only if a task hands out other objects."""
         kept = self._stacked.get(source)
         if kept is not None and kept[0] == k:  # tasks are stateless: a step has one batch
             return kept[2]
-        batches = [getattr(task, source)(step) for task, step in zip(self.tasks, self._steps(k), strict=True)]
+        batches = [source.draw(task, step) for task, step in zip(self.tasks, self._steps(k), strict=True)]
         same = kept is not None and all(new is old for new, old in zip(batches, kept[1], strict=True))
         stacked = kept[2] if kept is not None and same else stack_trees(batches)
         self._stacked[source] = (k, batches, stacked)

@@ -21,7 +21,7 @@ from torch.func import functionalize
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from warpgrad.adaptation.base import Adaptation, Computation, Point, Source, Step, Transition, following
+from warpgrad.adaptation.base import ADAPT_BATCH, Adaptation, Computation, Point, Source, Step, Transition, following
 from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.model.learner import Learner
 from warpgrad.rules.base import Rule
@@ -255,7 +255,13 @@ class RecordedAdaptation(BatchedAdaptation):
             recording = _Recording(self, dict(zip(places, given, strict=True)))
             return recording.groups(computation, groups)
 
-        name = (type(computation), tuple(settings(computation)), type(self.task), self.task.stack_key)
+        name = (
+            type(computation),
+            tuple(settings(computation)),
+            computation.reads,
+            type(self.task),
+            self.task.stack_key,
+        )
         groups = self._programs.run(name, compute, inputs, batches)
         if groups is None or not all(torch.isfinite(loss).all() for loss in groups["losses"].values()):
             return None  # where a number is not finite, plain evaluation finds it again and tells where
@@ -265,7 +271,7 @@ class RecordedAdaptation(BatchedAdaptation):
 class _InnerStep(Computation[Transition]):
     """One adaptation step alone."""
 
-    reads = (("adapt_batch", 0),)
+    reads = ((ADAPT_BATCH, 0),)
 
     def step(self, adaptation: Adaptation, point: Point) -> Transition:
         return adaptation.step(point)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from warpgrad.adaptation.base import Adaptation, Point
+from warpgrad.adaptation.base import Adaptation
 from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.adaptation.traced import Programs, RecordedAdaptation
+from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.algorithms.method import Method
 from warpgrad.errors import WarpgradError
 from warpgrad.model.learner import Forward
@@ -137,9 +139,11 @@ def _difference(method: Method, tasks: Sequence[Task], keys: Sequence[int], cast
 def _numbers(method: Method, adaptation: Adaptation, cast: Cast) -> list[Tensor]:
     """Everything the first step produces, summed over tasks, so that both engines can be compared."""
     start = adaptation.start([cast(method.learner.start(key)) for key in adaptation.keys])
-    transition, sample = method.step(adaptation, Point(start.k, start.theta, cast(start.buffers), start.state))
-    numbers = [transition.loss.sum(), *adaptation.total(transition.after.theta).values()]
-    numbers += [] if sample is None else [sample.meta_loss.sum(), *sample.phi.values(), *sample.rule.values()]
+    start = replace(start, buffers=cast(start.buffers))
+    (segment,) = Trajectory(adaptation, 1, start=start, objective=method.objective)
+    numbers = [segment.loss.sum(), *adaptation.total(segment.after.theta).values()]
+    if (sample := segment.sample) is not None:
+        numbers += [sample.meta_loss.sum(), *sample.phi.values(), *sample.rule.values()]
     return numbers
 
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from warpgrad.adaptation.base import check_steps
+from warpgrad.adaptation.trajectory import Segment
 from warpgrad.algorithms.backend import Engine, EngineChoice
 from warpgrad.algorithms.method import MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.errors import WarpgradError
-from warpgrad.objectives.base import ObjectiveStep
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 
@@ -32,9 +32,14 @@ class Trace:
         self._sums[name] = self._sums.get(name, 0.0) + float(values.sum())
         self._counts[name] = self._counts.get(name, 0) + values.numel()
 
-    def add_sample(self, sample: ObjectiveStep | None) -> None:
-        if sample is not None:
-            self.add("meta_loss", sample.meta_loss)
+    def add_segment(self, segment: Segment) -> None:
+        """Take the losses of one step of a trajectory."""
+        if segment.sample is not None:
+            self.add("meta_loss", segment.sample.meta_loss)
+        if segment.point.k == 0:
+            self.add("task_loss_first", segment.loss)
+        if segment.last:
+            self.add("task_loss_last", segment.loss)
 
     def add_up(self, ranks: Ranks) -> None:
         """Make the sums those of all ranks."""

@@ -10,7 +10,6 @@ from warpgrad.algorithms.backend import Engine
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.errors import WarpgradError
-from warpgrad.initialisers.base import Tracker
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 
@@ -47,13 +46,12 @@ class Continual(Algorithm):
         meta, trace = self._meta if self.ranks.first else MetaGradient(), Trace()
         mine = self.ranks.share(len(tasks))
         for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine]):
-            tracker = Tracker(method.initialiser, adaptation)
-            transition, sample = method.step(adaptation, tracker.begin)
-            meta.add_sample(sample, adaptation.size)
-            tracker.observe(transition)
-            meta.add_start(tracker.finish(), adaptation)
-            trace.add_sample(sample)
-            trace.add("task_loss", transition.loss)
+            (segment,) = method.trajectory(adaptation, 1)
+            meta.add_sample(segment.sample, adaptation.size)
+            meta.add_start(segment.theta0, adaptation)
+            if segment.sample is not None:
+                trace.add("meta_loss", segment.sample.meta_loss)
+            trace.add("task_loss", segment.loss)
         meta.add_up(self.ranks, method, *GROUPS)
         trace.add_up(self.ranks)
         self._meta = meta

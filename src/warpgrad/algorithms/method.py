@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from warpgrad.adaptation.base import Adaptation, Point, Transition
+from warpgrad.adaptation.base import Adaptation
+from warpgrad.adaptation.trajectory import ObjectiveStep, ThetaGradient, Trajectory
 from warpgrad.algorithms.ranks import Ranks, add_up
 from warpgrad.errors import WarpgradError
-from warpgrad.initialisers.base import Initialiser, ThetaGradient
+from warpgrad.initialisers.base import Initialiser
 from warpgrad.initialisers.points import Fixed
 from warpgrad.model.learner import Learner
-from warpgrad.objectives.base import Objective, ObjectiveStep
+from warpgrad.objectives.base import Objective
 from warpgrad.objectives.start import JudgedStart
 from warpgrad.objectives.unrolled import UnrolledStep
 from warpgrad.rules.base import Rule
@@ -60,12 +61,9 @@ class Method:
             "prior": self.initialiser.meta,
         }[group]
 
-    def step(self, adaptation: Adaptation, point: Point) -> tuple[Transition, ObjectiveStep | None]:
-        """One adaptation step, with the objective's gradients where there is an objective."""
-        if self.objective is None:
-            return adaptation.step(point), None
-        sample = adaptation.compute(self.objective, point)
-        return sample.transition, sample
+    def trajectory(self, adaptation: Adaptation, steps: int) -> Trajectory:
+        """K adaptation steps, each with what L and C make of it."""
+        return Trajectory(adaptation, steps, objective=self.objective, initialiser=self.initialiser)
 
 
 class MetaGradient:

@@ -8,15 +8,15 @@ import torch
 
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.adaptation.stacked import BatchedAdaptation
+from warpgrad.adaptation.trajectory import ThetaGradient, Trajectory
 from warpgrad.algorithms.backend import Engine
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.algorithms.replay import Entry, ReplayBudget, ReplayBuffer, Shares
 from warpgrad.errors import WarpgradError
-from warpgrad.initialisers.base import ThetaGradient, Tracker
 from warpgrad.keys import fold, generator
 from warpgrad.tasks.base import Task
-from warpgrad.tensors import Tensors
+from warpgrad.tensors import Tensors, select
 
 
 class Offline(Algorithm):
@@ -126,32 +126,21 @@ class Offline(Algorithm):
         meta: MetaGradient,
         trace: Trace,
     ) -> None:
-        """Adapt, and store what is replayed; segment k is known one step later, so points are stored one step late."""
-
-        def store(point: Point, segment: ThetaGradient | None) -> None:
-            if not interleave:
-                meta.add_start(segment, adaptation)
-            if interleave or method.objective is not None:
-                kept = (segment or tracker.zero()) if interleave else None
-                _store(buffer, shares, first, adaptation, point, kept)
-
+        """Adapt, and store what is replayed."""
         interleave = self.interleave and method.initialiser.learns
-        tracker = Tracker(method.initialiser, adaptation)
-        point, waiting = tracker.begin, None
-        for _ in range(self.steps_of(adaptation.task)):
-            transition = adaptation.step(point)
-            segment = tracker.observe(transition)
-            if waiting is None:
-                trace.add("task_loss_first", transition.loss)
+        trajectory = Trajectory(adaptation, self.steps_of(adaptation.task), initialiser=method.initialiser)
+        for segment in trajectory:
+            trace.add_segment(segment)
+            if interleave:
+                kept = segment.theta0 or _no_contribution(method, trajectory)
+                _store(buffer, shares, first, adaptation, segment.point, kept)
             else:
-                store(waiting, segment)
-            waiting, point, loss = point, transition.after, transition.loss
-            del transition, segment  # gradients that outlived their step would keep the next one from their memory
-        trace.add("task_loss_last", loss)
-        assert waiting is not None
-        store(waiting, tracker.finish())
+                meta.add_start(segment.theta0, adaptation)
+                if method.objective is not None:
+                    _store(buffer, shares, first, adaptation, segment.point, None)
+            del segment  # gradients that outlived their step would keep the next one from their memory
         if self.include_last and method.objective is not None:
-            _store(buffer, shares, first, adaptation, point, None)
+            _store(buffer, shares, first, adaptation, trajectory.point, None)
 
     def _replay(
         self,
@@ -173,11 +162,18 @@ class Offline(Algorithm):
                 stacked = adaptation.stack(points) if isinstance(adaptation, BatchedAdaptation) else points[0]
                 sample = adaptation.compute(method.objective, stacked)
                 meta.add_sample(sample, adaptation.size)
-                trace.add_sample(sample)
+                trace.add("meta_loss", sample.meta_loss)
         if self.interleave:
             for entry, task, key in zip(entries, own_tasks, own_keys, strict=True):
                 segment = _unpacked(entry.increment)
                 meta.add_start(segment, Adaptation(method.learner, method.rule, task, key))
+
+
+def _no_contribution(method: Method, trajectory: Trajectory) -> ThetaGradient:
+    """Zero in the shape of a contribution to g_θ0: entries of a replay buffer are alike."""
+    learned = select(trajectory.start.theta, method.learner.learned)
+    zeros = {name: torch.zeros_like(value) for name, value in learned.items()}
+    return method.initialiser.pull_back(zeros, trajectory.noise)
 
 
 def _store(

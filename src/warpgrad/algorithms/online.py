@@ -8,7 +8,6 @@ from warpgrad.algorithms.backend import Engine
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.errors import WarpgradError
-from warpgrad.initialisers.base import Tracker
 from warpgrad.objectives.start import judged_start
 from warpgrad.tasks.base import Task
 
@@ -44,27 +43,18 @@ class Online(Algorithm):
         meta, trace = MetaGradient(), Trace()
         mine = self.ranks.share(len(tasks))
         for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine]):
-            tracker = Tracker(method.initialiser, adaptation)
-            point = tracker.begin
-            steps = self.steps_of(adaptation.task)
+            trajectory = method.trajectory(adaptation, self.steps_of(adaptation.task))
             if self.judge_start and method.objective is not None:
-                start = judged_start(adaptation, point, self.judge_start)
+                start = judged_start(adaptation, trajectory.start, self.judge_start)
                 meta.add_sample(start, adaptation.size)
                 trace.add("meta_loss_start", start.meta_loss)
-            for k in range(steps):
-                transition, sample = method.step(adaptation, point)
-                meta.add_sample(sample, adaptation.size)
-                meta.add_start(tracker.observe(transition), adaptation)
-                trace.add_sample(sample)
-                if k == 0:
-                    trace.add("task_loss_first", transition.loss)
-                point, loss = adaptation.marked(transition.after), transition.loss
-                # Gradients that outlived their step would keep the next one from their memory.
-                del transition, sample
-            trace.add("task_loss_last", loss)
-            if self.include_last:
-                meta.add_sample(method.step(adaptation, point)[1], adaptation.size)
-            meta.add_start(tracker.finish(), adaptation)
+            for segment in trajectory:
+                meta.add_sample(segment.sample, adaptation.size)
+                meta.add_start(segment.theta0, adaptation)
+                trace.add_segment(segment)
+                del segment  # gradients that outlived their step would keep the next one from their memory
+            if self.include_last and method.objective is not None:
+                meta.add_sample(adaptation.compute(method.objective, trajectory.point), adaptation.size)
         meta.add_up(self.ranks, method, *GROUPS)
         trace.add_up(self.ranks)
         meta.apply(update, "phi", "rule", scale=self.scale(meta.samples))

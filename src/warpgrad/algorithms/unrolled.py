@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from warpgrad.adaptation.trajectory import ThetaGradient
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.algorithms.method import MetaGradient, MetaUpdate, Method
 from warpgrad.errors import WarpgradError
-from warpgrad.initialisers.base import ThetaGradient
 from warpgrad.initialisers.points import Fixed
 from warpgrad.objectives.unrolled import Through
 from warpgrad.tasks.base import Task

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from warpgrad.adaptation.base import Point, Transition
+from warpgrad.adaptation.base import Point
 from warpgrad.adaptation.stacked import BatchedAdaptation
+from warpgrad.adaptation.trajectory import Stepper, Trajectory
 from warpgrad.errors import WarpgradError
 from warpgrad.model.learner import Learner
 from warpgrad.rules import Rule
@@ -36,14 +36,6 @@ from warpgrad.tensors import Tensors, stack_trees
 SCORES = ("new", "old", "final", "forgetting", "transfer")
 _CHUNK = 25
 """Tasks that are adapted to at once."""
-
-
-class Stepper(Protocol):
-    """What adapts: an engine itself, or a baseline around one such as `warpgrad.baselines.OnlineEWC`."""
-
-    def start(self) -> Point: ...
-
-    def step(self, point: Point) -> Transition: ...
 
 
 Around = Callable[[BatchedAdaptation], Stepper]
@@ -67,11 +59,7 @@ def points(
     """The stacked points θ_0 … θ_K of some tasks."""
     adaptation = BatchedAdaptation(learner, rule, tasks, range(len(tasks)))
     stepper: Stepper = adaptation if around is None else around(adaptation)
-    point = stepper.start()
-    yield point
-    for _ in range(tasks[0].steps):
-        point = stepper.step(point).after
-        yield point
+    return Trajectory(stepper, tasks[0].steps).points()
 
 
 def learning_curves(

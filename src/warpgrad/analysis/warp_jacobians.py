@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from warpgrad.adaptation.base import Adaptation, check_steps
+from warpgrad.adaptation.base import Adaptation
+from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import isolated_rng
 from warpgrad.model.learner import Learner
@@ -69,15 +70,13 @@ def warp_jacobians_along(
     layers: Collection[str] | None = None,
 ) -> Iterator[tuple[int, Tensors]]:
     """(k, `warp_jacobians` at θ_k on the batch of step k) for k = 0, every, 2·every, … of the K steps of a task."""
-    check_steps(steps)
     if every < 1:
         raise WarpgradError(f"every={every}: look at the warp after at least 1 step.")
-    adaptation = Adaptation(learner, rule, task, key)
-    point = adaptation.start()
+    trajectory = Trajectory(Adaptation(learner, rule, task, key), steps)
     for k in range(steps):
         # Entered anew for every step, so that the caller's random state is its own between them.
         with isolated_rng(learner.device), _recorded(learner, () if k % every else layers) as found:
-            point = adaptation.step(point).after
+            next(trajectory)
         if k % every == 0:
             yield k, found
 

@@ -58,7 +58,7 @@ class Leap(Initialiser):
         self.loss = loss
         self.norm = norm
         self.stabilise = stabilise
-        self.needs_final_loss = loss
+        self.needs_next_loss = loss
 
     def wants_segment(self, k: int) -> bool:
         del k

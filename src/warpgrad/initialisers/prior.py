@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from warpgrad.adaptation.base import Adaptation, Point
+from warpgrad.adaptation.trajectory import Start, ThetaGradient
 from warpgrad.errors import WarpgradError
-from warpgrad.initialisers.base import Initialiser, Start, ThetaGradient
+from warpgrad.initialisers.base import Initialiser
 from warpgrad.keys import generator
 from warpgrad.model.learner import Learner
 from warpgrad.tensors import Tensors
@@ -31,7 +32,7 @@ class GaussianPrior(Initialiser):
             raise WarpgradError("GaussianPrior(...) takes a plain initialiser such as Reptile() or Leap().")
         self.objective = objective
         self.std = std
-        self.needs_final_loss = objective.needs_final_loss
+        self.needs_next_loss = objective.needs_next_loss
 
     def prepare(self, learner: Learner) -> None:
         if self.meta:

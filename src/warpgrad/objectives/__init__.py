@@ -1,6 +1,7 @@
 """Meta-objectives, one file each. To add one, subclass `Objective`: see `docs/extending.md`."""
 
-from warpgrad.objectives.base import Objective, ObjectiveStep
+from warpgrad.adaptation.trajectory import ObjectiveStep
+from warpgrad.objectives.base import Objective
 from warpgrad.objectives.unrolled import Through, UnrolledStep
 from warpgrad.objectives.warp import Approximate, Exact, InPlace
 

@@ -7,34 +7,28 @@ trajectory and g_φ, so Algorithm 1 pays for the inner gradient once.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 
-from torch import Tensor
-
-from warpgrad.adaptation.base import Adaptation, Computation, Point, Source, Transition, following
+from warpgrad.adaptation.base import (
+    ADAPT_BATCH,
+    META_BATCH,
+    Adaptation,
+    Computation,
+    Point,
+    Source,
+    Transition,
+    following,
+)
+from warpgrad.adaptation.trajectory import ObjectiveStep
 from warpgrad.errors import WarpgradError
 from warpgrad.model.learner import Learner
 from warpgrad.rules.base import Rule
-from warpgrad.tensors import Groups, Tensors
-
-
-@dataclass(frozen=True)
-class ObjectiveStep:
-    """One sample of the meta-objective: the adaptation step it looked at, L_meta and its gradients.
-
-    With stacked tasks the gradients are sums over the stack and `meta_loss` has one entry per task.
-    """
-
-    transition: Transition
-    meta_loss: Tensor
-    phi: Tensors
-    rule: Tensors
+from warpgrad.tensors import Groups
 
 
 class Objective(Computation[ObjectiveStep]):
     """How a point (τ, θ_k) judges the warp."""
 
-    reads: tuple[tuple[Source, int], ...] = (("adapt_batch", 0), ("meta_batch", 0))
+    reads: tuple[tuple[Source, int], ...] = ((ADAPT_BATCH, 0), (META_BATCH, 0))
 
     stops_gradient: bool
     """Whether the inner step is a constant in the objective: then nothing that acts only through it can be learned."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from warpgrad.adaptation.base import Adaptation, Computation, Point, following
+from warpgrad.adaptation.base import ADAPT_BATCH, META_BATCH, Adaptation, Computation, Point, following
 from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, select
 
 
@@ -35,7 +35,7 @@ class Through(Computation[UnrolledStep]):
     def __init__(self, steps: int, *, theta0_only: bool = False) -> None:
         self.steps = steps
         self.theta0_only = theta0_only
-        self.reads = (*(("adapt_batch", k) for k in range(steps)), ("meta_batch", steps))
+        self.reads = (*((ADAPT_BATCH, k) for k in range(steps)), (META_BATCH, steps))
 
     def step(self, adaptation: Adaptation, point: Point) -> UnrolledStep:
         learner, rule = adaptation.learner, adaptation.rule

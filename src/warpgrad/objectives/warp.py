@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from warpgrad.adaptation.base import Adaptation, Inner, Point
+from warpgrad.adaptation.base import ADAPT_BATCH, Adaptation, Inner, Point
+from warpgrad.adaptation.trajectory import ObjectiveStep
 from warpgrad.errors import WarpgradError
-from warpgrad.objectives.base import Objective, ObjectiveStep
+from warpgrad.objectives.base import Objective
 from warpgrad.tensors import gradients, leaves
 
 
@@ -64,7 +65,7 @@ class InPlace(Objective):
     """
 
     stops_gradient = True
-    reads = (("adapt_batch", 0),)
+    reads = ((ADAPT_BATCH, 0),)
 
     def step(self, adaptation: Adaptation, point: Point) -> ObjectiveStep:
         learner = adaptation.learner

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from warpgrad.adaptation.stacked import BatchedAdaptation
-from warpgrad.analysis.forgetting import Around, Curves, Stepper, forgetting_scores, learning_curves, points
+from warpgrad.adaptation.trajectory import Stepper
+from warpgrad.analysis.forgetting import Around, Curves, forgetting_scores, learning_curves, points
 from warpgrad.baselines.ewc import OnlineEWC
 from warpgrad.experiments.continual.config import ContinualConfig
 from warpgrad.experiments.continual.families import EDGE, SineSubTask, sine_mixture

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from warpgrad.adaptation.adapt import evaluate
 from warpgrad.adaptation.base import Adaptation
+from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.algorithms.method import Method
 from warpgrad.data.prepared import data_name
 from warpgrad.data.tasks.episodes import EpisodeFamily, EpisodeTask, FewShotImages
@@ -74,13 +75,8 @@ def evaluate_on_episodes(config: FewShotConfig, images: FewShotImages, run: Path
 def adapt_and_test(method: Method, task: EpisodeTask, steps: int, key: int) -> list[dict[str, float]]:
     """Scores on the query set before the first step and after each."""
     learner = method.learner
-    adaptation = Adaptation(learner, method.rule, task, key)
-    point = adaptation.start()
-    scores = [evaluate(learner, task, point.theta, point.buffers)]
-    for _ in range(steps):
-        point = adaptation.step(point).after
-        scores.append(evaluate(learner, task, point.theta, point.buffers))
-    return scores
+    trajectory = Trajectory(Adaptation(learner, method.rule, task, key), steps)
+    return [evaluate(learner, task, point.theta, point.buffers) for point in trajectory.points()]
 
 
 def half_width(values: NDArray[np.float64]) -> float:

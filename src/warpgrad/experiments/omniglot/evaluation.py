@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from warpgrad.adaptation.adapt import evaluate
 from warpgrad.adaptation.base import Adaptation, Point
+from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.baselines.kfac import KFAC, KFACAdaptation
 from warpgrad.data import Alphabets, ImageStore
 from warpgrad.data.tasks.alphabets import alphabet_tasks
@@ -82,19 +83,19 @@ def adapt_and_test(adaptation: Adaptation, steps: int, every: int, *, watch: boo
         scores.append(evaluate(learner, task, point.theta, point.buffers))
         tested_at.append(k)
 
-    point = adaptation.start()
+    trajectory = Trajectory(adaptation, steps)
     losses: list[float] = []
     moved: list[float] = []
     for k in range(steps):
         tested = k % every == 0
         if tested:
-            test(point, k)
+            test(trajectory.point, k)
         with record.watching(k) if watch and tested and k else nullcontext():
-            transition = adaptation.step(point)
-        before, after = select(point.theta, counted), select(transition.after.theta, counted)
+            segment = next(trajectory)
+        before, after = select(segment.point.theta, counted), select(segment.after.theta, counted)
         moved.append(sum(float((after[name] - value).square().sum()) for name, value in before.items()))
-        losses.append(float(transition.loss))
-        point = transition.after
+        losses.append(float(segment.loss))
+    point = trajectory.point
     test(point, steps)
     with record.watching(steps) if watch else nullcontext():
         losses.append(float(adaptation.task_loss(point.theta, point.buffers, steps)[0].detach()))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from warpgrad.adaptation.stacked import BatchedAdaptation
+from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.analysis import invert, jacobian
 from warpgrad.experiments.synthetic.config import InnerRule, SyntheticConfig, descending_at_test, tuned_lr
 from warpgrad.experiments.synthetic.methods import rule, rule_at_test, weights
@@ -46,13 +47,12 @@ def descend(omega: nn.Module | None, rule: Rule, starts: Tensor, coefficients: T
     learner = Learner(Position(omega).to(starts.device), warp=() if omega is None else "omega")
     tasks = [SurfaceTask(own) for own in coefficients]
     adaptation = BatchedAdaptation(learner, rule, tasks, range(len(tasks)))
-    point = adaptation.start([{"theta": start} for start in starts])
+    trajectory = Trajectory(adaptation, steps, start=adaptation.start([{"theta": start} for start in starts]))
     heights, thetas = [], []
-    for _ in range(steps):
-        transition = adaptation.step(point)
-        heights.append(transition.loss)
-        thetas.append(point.theta["theta"])
-        point = transition.after
+    for segment in trajectory:
+        heights.append(segment.loss)
+        thetas.append(segment.point.theta["theta"])
+    point = trajectory.point
     thetas.append(point.theta["theta"])
     heights.append(adaptation.task_loss(point.theta, point.buffers, steps)[0].detach())
     return Descent(torch.stack(heights), torch.stack(thetas))
