@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import statistics
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.timing import interleaved
 from warpgrad.algorithms import Algorithm, Offline, Online
 from warpgrad.algorithms.method import Group
 from warpgrad.experiments.continual.experiment import Continual
@@ -58,7 +58,7 @@ def main() -> None:
     source.options["pad"] = True
     padded = source.meta_batch(0, given.tasks)
     size: dict[str, Any] = {"steps": steps, "tasks": given.tasks, "reduction": "sum"}
-    ways: dict[str, tuple[Algorithm, list[Task]]] = {
+    algorithms: dict[str, tuple[Algorithm, list[Task]]] = {
         "loop": (Online(**size, engine="loop"), tasks),
         "tasks stacked": (Online(**size, engine="batched"), tasks),
         "recorded": (Online(**size, engine="recorded"), tasks),
@@ -66,40 +66,35 @@ def main() -> None:
     }
     method = build(config)
     keys = list(range(given.tasks))
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
     found: dict[str, Tensors] = {}
 
-    def keep(group: Group, gradient: Tensors) -> None:
-        if group == "phi":
-            found[name] = gradient
+    def meta_step(name: str) -> None:
+        def keep(group: Group, gradient: Tensors) -> None:
+            if group == "phi":
+                found[name] = gradient
 
-    for turn in range(WARM_UP + given.repetitions):
-        for name, (way, own_tasks) in ways.items():
-            began = time.process_time()
-            way.meta_step(method, own_tasks, keys, keep)
-            if turn >= WARM_UP:
-                seconds[name].append(time.process_time() - began)
+        algorithm, own_tasks = algorithms[name]
+        algorithm.meta_step(method, own_tasks, keys, keep)
+
+    timings = interleaved({name: partial(meta_step, name) for name in algorithms}, given.repetitions, warm_up=WARM_UP)
     errors = {name: _error(gradient, found["loop"]) for name, gradient in found.items()}
     print(f"{given.tasks} tasks × {steps} steps, exact, 1 thread, {given.repetitions} repetitions")
     print(f"{'way':<22}{'seconds':>9}{'ratio':>8}{'difference':>12}")
-    ratios: dict[str, float] = {}
-    spread: dict[str, list[float]] = {}
-    for name, own in seconds.items():
-        within = [loop / one for loop, one in zip(seconds["loop"], own, strict=True)]
-        ratios[name], spread[name] = statistics.median(within), [min(within), max(within)]
-        print(f"{name:<22}{statistics.median(own):>9.3f}{ratios[name]:>7.2f}×{errors[name]:>12.1e}")
+    ratios = {name: timings.ratio("loop", name) for name in algorithms}
+    for name, ratio in ratios.items():
+        print(f"{name:<22}{timings.time(name).median:>9.3f}{ratio.median:>7.2f}×{errors[name]:>12.1e}")
     if given.out is not None:
         write_json(
             given.out,
             {
                 "ways": {
                     name: {
-                        "seconds": statistics.median(own),
-                        "ratio": ratios[name],
-                        "smallest and largest ratio": spread[name],
+                        "seconds": timings.time(name).median,
+                        "ratio": ratio.median,
+                        "smallest and largest ratio": [ratio.low, ratio.high],
                         "difference": errors[name],
                     }
-                    for name, own in seconds.items()
+                    for name, ratio in ratios.items()
                 },
                 "command": shlex.join(["python", "-m", "benchmarks.continual_step", *sys.argv[1:]]),
                 "versions": versions(),
@@ -109,8 +104,9 @@ def main() -> None:
         )
     if max(errors.values()) > TOLERANCE:
         raise SystemExit(f"numbers differ by {max(errors.values()):.1e}, more than {TOLERANCE:g}")
-    if max(ratios.values()) < TARGET:
-        raise SystemExit(f"the fastest way gains {max(ratios.values()):.2f}×, less than {TARGET}×")
+    fastest = max(ratio.median for ratio in ratios.values())
+    if fastest < TARGET:
+        raise SystemExit(f"the fastest way gains {fastest:.2f}×, less than {TARGET}×")
 
 
 def _error(gradient: Tensors, expected: Tensors) -> float:

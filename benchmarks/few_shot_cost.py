@@ -12,12 +12,12 @@ MAML's time" of the tables on CIFAR-FS take their lengths from these ratios, as 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from itertools import count
 
 import torch
 
+from benchmarks.timing import interleaved
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.allocator import keep_freed_memory
 from warpgrad.data.tasks.episodes import EpisodeFamily, FewShotImages
@@ -41,49 +41,34 @@ def main() -> None:
     methods = list(dict.fromkeys([REFERENCE, *given.methods]))
     for shots in (1, 5):
         configs = {name: FewShot().config("small", method=name, shots=shots, data=given.data) for name in methods}
-        seconds = measured({name: meta_steps(config, images) for name, config in configs.items()}, given.repetitions)
+        ways = {name: meta_steps(config, images) for name, config in configs.items()}
+        timings = interleaved(ways, given.repetitions, warm_up=2)
         print(f"{shots}-shot tests, {configs[REFERENCE].train_shape.shots} shots in meta-training")
         print(f"{'method':<16} {'seconds':>8} {'beside MAML':>12} {'declared':>9}")
-        for name, ratio in ratios(seconds).items():
+        for name in methods:
             declared = COST.get(shots, {}).get(name)
             told = "" if declared is None else f"{declared:g}"
-            print(f"{name:<16} {statistics.median(seconds[name]):8.3f} {ratio:12.3f} {told:>9}")
+            print(
+                f"{name:<16} {timings.time(name).median:8.3f} {timings.ratio(name, REFERENCE).median:12.3f} {told:>9}"
+            )
 
 
-def meta_steps(config: FewShotConfig, images: FewShotImages) -> Callable[[int], None]:
-    """A function that takes the meta-step of a number as a run would."""
+def meta_steps(config: FewShotConfig, images: FewShotImages) -> Callable[[], None]:
+    """A function that takes one meta-step after the other, as a run would."""
     tasks = EpisodeFamily(images, "train", config.train_shape)
     chosen = recipe(config, images.store.shape)
     update = MetaOptimiser(chosen.method, meta_optimisers(config), clip=config.meta_clip)
 
-    def take(step: int) -> None:
-        key = fold(config.seed, step)
+    numbers = count()
+
+    def take() -> None:
+        key = fold(config.seed, next(numbers))
         batch = tasks.meta_batch(key, config.meta_batch)
         keys = [fold(key, "task", index) for index in range(len(batch))]
         chosen.algorithm.meta_step(chosen.method, batch, keys, update)
         update.end_meta_step()
 
     return take
-
-
-def measured(ways: Mapping[str, Callable[[int], None]], repetitions: int) -> dict[str, list[float]]:
-    """Processor seconds of every repetition of each way; the first two of each warm up and do not count."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for step in range(repetitions + 2):
-        for name, way in ways.items():
-            began = time.process_time()
-            way(step)
-            seconds[name].append(time.process_time() - began)
-    return {name: values[2:] for name, values in seconds.items()}
-
-
-def ratios(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """What each way costs beside the reference: the median of the ratios within repetitions."""
-    reference = seconds[REFERENCE]
-    return {
-        name: statistics.median(own / other for own, other in zip(values, reference, strict=True))
-        for name, values in seconds.items()
-    }
 
 
 if __name__ == "__main__":

@@ -13,14 +13,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import statistics
-import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.timing import interleaved
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.allocator import keep_freed_memory
 from warpgrad.data import Alphabets
@@ -56,14 +56,8 @@ def main() -> None:
     preset = dataclasses.replace(PRESETS[given.preset], data=given.data or PRESETS[given.preset].data)
     short = dataclasses.replace(preset, steps=given.steps, meta_batch=given.tasks)
     ways = {name: meta_step(dataclasses.replace(short, **changes)) for name, changes in WAYS.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for repetition in range(given.repetitions + 1):
-        for name, way in ways.items():
-            began = time.process_time()
-            way(repetition)
-            if repetition:  # the first warms up
-                seconds[name].append(time.process_time() - began)
-    costs = {name: statistics.median(found) * longer(name, preset, short) for name, found in seconds.items()}
+    timings = interleaved(ways, given.repetitions)
+    costs = {name: timings.time(name).median * longer(name, preset, short) for name in ways}
     for name, cost in costs.items():
         print(f"{name:<30} {cost:8.2f} s  {cost / costs['leap']:6.2f} × Leap")
     if given.out is not None:
@@ -78,7 +72,7 @@ def longer(name: str, preset: OmniglotConfig, short: OmniglotConfig) -> float:
     return tasks if name == "maml" else tasks * preset.steps / short.steps
 
 
-def meta_step(config: OmniglotConfig) -> Callable[[int], None]:
+def meta_step(config: OmniglotConfig) -> Callable[[], None]:
     """Takes one meta-step, each with tasks of its own."""
     alphabets = Alphabets(open_data(config.data), config.seed, config.protocol)
     names = alphabets.split(config.tasks).train
@@ -86,7 +80,10 @@ def meta_step(config: OmniglotConfig) -> Callable[[int], None]:
     chosen = recipe(config, starting_drawings(config, alphabets))
     update = MetaOptimiser(chosen.method, chosen.optimiser, clip=chosen.clip)
 
-    def take(step: int) -> None:
+    numbers = count()
+
+    def take() -> None:
+        step = next(numbers)
         batch = tasks.meta_batch(fold(config.seed, step), config.meta_batch)
         keys = [fold(config.seed, step, place) for place in range(len(batch))]
         chosen.algorithm.meta_step(chosen.method, batch, keys, update)

@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import statistics
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -30,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
+from benchmarks.timing import MILLI, interleaved
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.allocator import keep_freed_memory
 from warpgrad.data import Alphabets
@@ -61,34 +60,26 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
-    config = dataclasses.replace(
-        PRESETS["small"],
-        steps=given.steps,
-        meta_batch=given.tasks,
-        filters=given.filters,
-        batch_size=given.batch_size,
-    )
+    config = configuration(given.steps, given.tasks, given.filters, given.batch_size)
     check(dataclasses.replace(config, steps=CHECKED_STEPS))
     ways = ways_of(config)
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for way in ways.values():  # warm up
-        way()
-    for _ in range(given.repetitions):
-        for name, way in ways.items():
-            began = time.process_time()
-            way()
-            seconds[name].append(time.process_time() - began)
+    timings = interleaved(ways, given.repetitions)
     points = config.steps * config.meta_batch
     print(f"{'way':<12} {'ms per (task, step)':>20} {'ratio to warpgrad':>18}")
-    for name, values in seconds.items():
-        ratio = _ratio(values, seconds["warpgrad"])
-        print(f"{name:<12} {1e3 * statistics.median(values) / points:20.1f} {ratio:18.3f}")
-    over_bare = _ratio(seconds["warpgrad"], seconds["bare"])
-    over_approximate = _ratio(seconds["warpgrad"], seconds["approximate"])
+    for name in ways:
+        ratio = timings.ratio(name, "warpgrad").median
+        print(f"{name:<12} {timings.time(name).scaled(MILLI / points).median:20.1f} {ratio:18.3f}")
+    over_bare = timings.ratio("warpgrad", "bare").median
+    over_approximate = timings.ratio("warpgrad", "approximate").median
     print(f"warpgrad / bare {over_bare:.3f} (at most {OVER_BARE})")
     print(f"exact / approximate {over_approximate:.2f} (at most {OVER_APPROXIMATE})")
     if over_bare > OVER_BARE or over_approximate > OVER_APPROXIMATE:
         raise SystemExit(1)
+
+
+def configuration(steps: int, tasks: int, filters: int, batch_size: int) -> OmniglotConfig:
+    """The paper's: the bare loop replays every point and begins where warps draw their own weights."""
+    return dataclasses.replace(PRESETS["paper"], steps=steps, meta_batch=tasks, filters=filters, batch_size=batch_size)
 
 
 class Doubled(Classification):
@@ -215,10 +206,6 @@ def with_built_in(way: Callable[[], Tensors]) -> Tensors:
         return way()
     finally:
         Learner._kernels = kernels  # type: ignore[method-assign]
-
-
-def _ratio(ours: list[float], theirs: list[float]) -> float:
-    return statistics.median(first / second for first, second in zip(ours, theirs, strict=True))
 
 
 if __name__ == "__main__":

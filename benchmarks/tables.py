@@ -169,7 +169,7 @@ def _memory(memory: Mapping[str, Any]) -> Columns:
 def _replay(replay: Mapping[str, Any]) -> Columns:
     rows = tuple(
         (place, f"{replay['write'][place]['median']:.3g}", f"{replay['read'][place]['median']:.3g}")
-        for place in replay["write"]
+        for place in ("memory", "disk")  # a record that was read back has its keys in another order
     )
     title = f"Replay buffer of conv: {replay['entry_bytes']:,} bytes per entry; wall-clock ms per entry"
     return Columns(title, ("where", "write", "read back"), rows)

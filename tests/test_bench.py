@@ -6,11 +6,12 @@ import dataclasses
 import json
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import growth, memory, peers, ranks, replay, worker_pool
+from benchmarks import growth, memory, omniglot_step, peers, ranks, replay, worker_pool
 from benchmarks.__main__ import main, run
 from benchmarks.estimates import CONFIGURATIONS, Cost, Prediction, configuration
 from benchmarks.fresh_process import in_fresh_process, peak_memory
@@ -22,6 +23,8 @@ from benchmarks.workloads import WORKLOADS, mlp, surfaces
 from support import memory_probe
 from warpgrad.algorithms.ranks import Ranks
 from warpgrad.errors import WarpgradError
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_ways_take_turns_and_the_first_turn_is_not_counted():
@@ -55,6 +58,10 @@ def test_a_figure_is_met_at_its_target_and_missed_above_it():
 def test_bare_loops_compute_what_the_library_does(name):
     assert check(partial(WORKLOADS[name], True)) <= NOISE
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_the_bare_loop_over_alphabets_computes_what_the_library_does():
+    omniglot_step.check(dataclasses.replace(omniglot_step.configuration(2, 2, 4, 4), data="drawn"))
 
 
 def test_a_loop_with_other_arithmetic_is_refused():
@@ -148,12 +155,13 @@ def test_a_record_is_whole_and_becomes_tables():
 
 def test_tables_name_absent_peers_memory_and_replay():
     spread = {"median": 1.0, "low": 1.0, "high": 1.0}
+    places = {"disk": spread, "memory": spread}
     peaks = [{"method": "online", "steps": k, "bytes": 10**6 + k, "theta_bytes": 100} for k in (10, 640)]
     record = {
         **run((), repetitions=1, quick=True),
         "absent": {"torchopt": "not installed"},
         "memory": {"peaks": peaks, "online_grows": True},
-        "replay": {"entry_bytes": 1600, "entries": 1, "write": {"disk": spread}, "read": {"disk": spread}},
+        "replay": {"entry_bytes": 1600, "entries": 1, "write": places, "read": places},
     }
     ratios, held, kept = tables(record)
     assert "not installed" in ratios.rows[0]
@@ -297,6 +305,13 @@ def test_a_page_keeps_all_but_what_stands_between_the_marks(tmp_path):
     page.write_text("no marks")
     with pytest.raises(WarpgradError, match="has no place for the tables"):
         write_page(page, record)
+
+
+def test_the_page_shows_the_record():
+    """The record was written by the benchmark of its time; it still builds the tables of docs/cost.md."""
+    record = json.loads((ROOT / "results" / "bench.json").read_text())
+    between = (ROOT / "docs" / "cost.md").read_text().split(BEGIN)[1].split(END)[0]
+    assert between == f"\n\n{markdown(record)}\n"
 
 
 def test_the_command_writes_a_record_and_names_what_it_does_not_know(tmp_path, capsys):

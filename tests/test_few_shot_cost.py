@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from benchmarks import few_shot_cost
@@ -18,20 +17,6 @@ from warpgrad.training.run_directory import newest_checkpoint
 EXPERIMENT = FewShot()
 
 
-def test_a_ratio_is_the_median_within_repetitions():
-    """The second repetition was disturbed: all methods were, alike."""
-    found = few_shot_cost.ratios({"maml": [1.0, 10.0, 1.0], "warp-maml": [2.0, 21.0, 2.2], "cavia": [0.5, 5.0, 0.4]})
-    assert found == {"maml": 1.0, "warp-maml": pytest.approx(2.1), "cavia": 0.5}
-
-
-def test_methods_take_turns_and_warm_up():
-    calls = []
-    ways = {name: lambda step, name=name: calls.append((step, name)) for name in ("maml", "cavia")}
-    seconds = few_shot_cost.measured(ways, 3)
-    assert calls == [(step, name) for step in range(5) for name in ways]
-    assert {name: len(values) for name, values in seconds.items()} == {"maml": 3, "cavia": 3}
-
-
 def test_what_is_timed_is_the_meta_step_of_a_run(tmp_path, monkeypatch):
     """Two meta-steps of the benchmark end with the bytes of a run of two."""
     store = few_shot_store(tmp_path / "store")
@@ -43,8 +28,8 @@ def test_what_is_timed_is_the_meta_step_of_a_run(tmp_path, monkeypatch):
     make = few_shot_cost.recipe
     monkeypatch.setattr(few_shot_cost, "recipe", lambda *given: made.append(make(*given)) or made[-1])
     take = few_shot_cost.meta_steps(config, FewShotImages(store))
-    for step in range(2):
-        take(step)
+    for _ in range(2):
+        take()
     stored = load(newest_checkpoint(tmp_path / "run"))["weights"]
     method = made[0].method
     assert all(torch.equal(value, stored["module"][name]) for name, value in method.learner.theta0.items())
