@@ -87,16 +87,20 @@ class Algorithm(ABC):
         self.tasks = tasks
         self.reduction = reduction
         self.engine = EngineChoice(engine, chunk)
-        self.ranks = ALONE
-        """The processes that share a meta-step, of which this is one; given by the engine."""
 
     @abstractmethod
     def meta_step(
-        self, method: Method, tasks: Sequence[Task], keys: Sequence[int], update: MetaUpdate
+        self,
+        method: Method,
+        tasks: Sequence[Task],
+        keys: Sequence[int],
+        update: MetaUpdate,
+        ranks: Ranks = ALONE,
     ) -> dict[str, float]:
         """Adapt to `tasks`, update the meta-parameters, return mean losses. `keys` has one entry per task.
 
-        Every rank is given all tasks, adapts to those of `self.ranks.share(len(tasks))`, and adds up before it updates.
+        `ranks` are the processes that share the meta-step, of which this is one. Every rank is given all tasks, adapts
+        to those of `ranks.share(len(tasks))`, and adds up before it updates.
         """
 
     def idleness(self, ranks: int) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from warpgrad.algorithms.backend import Engine
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
+from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.errors import WarpgradError
 from warpgrad.objectives.start import judged_start
 from warpgrad.tasks.base import Task
@@ -38,10 +39,15 @@ class Online(Algorithm):
         self.judge_start = judge_start
 
     def meta_step(
-        self, method: Method, tasks: Sequence[Task], keys: Sequence[int], update: MetaUpdate
+        self,
+        method: Method,
+        tasks: Sequence[Task],
+        keys: Sequence[int],
+        update: MetaUpdate,
+        ranks: Ranks = ALONE,
     ) -> dict[str, float]:
         meta, trace = MetaGradient(), Trace()
-        mine = self.ranks.share(len(tasks))
+        mine = ranks.share(len(tasks))
         for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine]):
             trajectory = method.trajectory(adaptation, self.steps_of(adaptation.task))
             if self.judge_start and method.objective is not None:
@@ -55,8 +61,8 @@ class Online(Algorithm):
                 del segment  # gradients that outlived their step would keep the next one from their memory
             if self.include_last and method.objective is not None:
                 meta.add_sample(adaptation.compute(method.objective, trajectory.point), adaptation.size)
-        meta.add_up(self.ranks, method, *GROUPS)
-        trace.add_up(self.ranks)
+        meta.add_up(ranks, method, *GROUPS)
+        trace.add_up(ranks)
         meta.apply(update, "phi", "rule", scale=self.scale(meta.samples))
         meta.apply(update, "theta0", "prior", scale=method.weight / len(tasks))
         return trace.means()
