@@ -121,6 +121,14 @@ class Algorithm(ABC):
         """K_τ."""
         return self.steps if task.steps is None else check_steps(task.steps)
 
+    def check_points(self, method: Method) -> None:
+        """Refuse an objective that needs whole trajectories, for an algorithm that hands it single points."""
+        if method.objective is not None and method.objective.needs_trajectory:
+            raise WarpgradError(
+                f"{type(method.objective).__name__} looks back along trajectories, which only Algorithm 1 keeps: use "
+                f"Online(...) in place of {type(self).__name__}(...)."
+            )
+
     def scale(self, samples: int) -> float:
         """What g_φ, a sum over samples, is multiplied by."""
         return 1.0 / max(samples, 1) if self.reduction == "mean" else 1.0

@@ -48,6 +48,7 @@ class Continual(Algorithm):
         update: MetaUpdate,
         ranks: Ranks = ALONE,
     ) -> dict[str, float]:
+        self.check_points(method)
         # What earlier batches left is the same on all ranks, and must be added up once.
         meta, trace = self._meta if ranks.first else MetaGradient(), Trace()
         mine = ranks.share(len(tasks))

@@ -79,6 +79,7 @@ class Offline(Algorithm):
         update: MetaUpdate,
         ranks: Ranks = ALONE,
     ) -> dict[str, float]:
+        self.check_points(method)
         meta, trace = MetaGradient(), Trace()
         mine = ranks.share(len(tasks))
         order = self._order(method, tasks, fold(*keys))

@@ -8,8 +8,6 @@ from warpgrad.algorithms.backend import Engine
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.errors import WarpgradError
-from warpgrad.objectives.start import judged_start
 from warpgrad.tasks.base import Task
 
 
@@ -22,7 +20,6 @@ class Online(Algorithm):
         steps: int,
         tasks: int,
         include_last: bool = False,
-        judge_start: float = 0.0,
         reduction: Reduction = "mean",
         engine: Engine = "auto",
         chunk: int = 64,
@@ -30,13 +27,9 @@ class Online(Algorithm):
         """
         Args:
             include_last: Add θ_K to the points θ_0 … θ_{K−1} that judge the warp.
-            judge_start: Weight of one more point, θ_0 before any step, on its task's `start_batch`; 0 for none.
         """
         super().__init__(steps=steps, tasks=tasks, reduction=reduction, engine=engine, chunk=chunk)
-        if not 0 <= judge_start < float("inf"):
-            raise WarpgradError(f"judge_start={judge_start}: a weight must be finite and at least 0.")
         self.include_last = include_last
-        self.judge_start = judge_start
 
     def meta_step(
         self,
@@ -50,8 +43,8 @@ class Online(Algorithm):
         mine = ranks.share(len(tasks))
         for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine]):
             trajectory = method.trajectory(adaptation, self.steps_of(adaptation.task))
-            if self.judge_start and method.objective is not None:
-                start = judged_start(adaptation, trajectory.start, self.judge_start)
+            start = None if method.objective is None else method.objective.at_start(adaptation, trajectory.start)
+            if start is not None:
                 meta.add_sample(start, adaptation.size)
                 trace.add("meta_loss_start", start.meta_loss)
             for segment in trajectory:

@@ -46,9 +46,9 @@ from warpgrad.experiments.continual.config import (
     trained,
 )
 from warpgrad.experiments.continual.evaluation import SELECTED, evaluation, validation
+from warpgrad.experiments.continual.objective import STEPPING
 from warpgrad.experiments.declared_spaces import CONTINUAL
 from warpgrad.experiments.runner import check_length, kept, without_meta_training
-from warpgrad.tasks.continual import STEPPING
 from warpgrad.training.early_stopping import EarlyStopping
 from warpgrad.training.meta_train import meta_train
 
