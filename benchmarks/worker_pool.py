@@ -98,10 +98,9 @@ def prepared(job: Job, ranks: Ranks) -> tuple[Method, Callable[[], None]]:
         if job.samples
         else Online(steps=job.steps, tasks=job.tasks)
     )
-    algorithm.ranks = ranks
 
     def meta_step() -> None:
-        algorithm.meta_step(method, work.tasks, work.keys, update)
+        algorithm.meta_step(method, work.tasks, work.keys, update, ranks)
 
     return method, meta_step
 

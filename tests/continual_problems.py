@@ -8,7 +8,7 @@ from torch import Generator, Tensor, nn
 
 import warpgrad as wg
 from warpgrad.keys import generator
-from warpgrad.tasks.continual import ContinualTask, Credit, StartDraw, SubTask, TensorSubTask, Weighting
+from warpgrad.tasks.continual import ContinualTask, StartDraw, SubTask, TensorSubTask, Weighting
 
 T, N = 3, 4
 
@@ -56,7 +56,6 @@ def double_task(
     order: tuple[int, ...] | None = None,
     *,
     pad: bool = True,
-    credit: Credit = "full",
 ) -> ContinualTask:
     """Regression in float64 with validation data of its own in each sub-task."""
     draw = generator(seed, "continual problem")
@@ -73,7 +72,6 @@ def double_task(
         meta_batch_size=2,
         order=order,
         weighting=weighting,
-        credit=credit,
         pad=pad,
         seed=seed,
         name=f"t{seed}",

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import warpgrad as wg
-from problems import conv_batch_norm, make_task, mlp
+from problems import JudgedStart, conv_batch_norm, make_task, mlp
 from warpgrad.baselines import HeadedTask, JointTraining, MultiHeaded
 from warpgrad.tasks.base import TaskFamily
 from warpgrad.training import checkpoint, distributed
@@ -31,7 +31,8 @@ INITIALISERS = {
     "multi-task": wg.MultiTask,
 }
 
-ENDS = {"include_last": True, "judge_start": 0.5}
+
+LAST = {"include_last": True}
 
 # name -> (model, algorithm, objective, initialiser)
 CASES = {
@@ -40,7 +41,7 @@ CASES = {
     for name, make, algorithm, objective, initialiser in [
         ("online", mlp, partial(wg.Online, steps=3), wg.Exact, "leap"),
         ("loop, sum", mlp, partial(wg.Online, steps=3, engine="loop", reduction="sum"), wg.Approximate, "prior"),
-        ("online, statistics, last", conv_batch_norm, partial(wg.Online, steps=2, **ENDS), wg.Exact, "leap"),
+        ("online, statistics, last", conv_batch_norm, partial(wg.Online, steps=2, **LAST), JudgedStart, "leap"),
         ("reptile", mlp, partial(wg.Online, steps=3), None, "reptile"),
         ("offline, η = 1", mlp, partial(wg.Offline, steps=3, samples=1), wg.Exact, "leap"),
         ("offline, η = 2", mlp, partial(wg.Offline, steps=3, samples=2), wg.Exact, "leap"),

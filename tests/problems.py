@@ -9,8 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import warpgrad as wg
+from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.keys import generator
-from warpgrad.tensors import Tensors
+from warpgrad.objectives import StartSample
+from warpgrad.tensors import Tensors, gradients
 
 
 def mlp() -> nn.Module:
@@ -86,11 +88,23 @@ def make_task(make: Callable[[], nn.Module], seed: int = 0, batch_size: int | No
     )
 
 
-def point_after(adaptation: wg.Adaptation, steps: int) -> wg.Point:
+class JudgedStart(wg.Exact):
+    """Eq. 11, and the meta-loss at θ_0 itself."""
+
+    def __init__(self, weight: float = 0.5) -> None:
+        self.weight = weight
+
+    def at_start(self, adaptation: wg.Adaptation, start: wg.Point) -> StartSample:
+        loss = adaptation.meta_loss(start.theta, start.buffers, start.k)
+        (phi,) = gradients(self.weight * loss.sum(), adaptation.learner.phi, what="the meta loss")
+        return StartSample(loss.detach(), phi)
+
+
+def point_after(adaptation: wg.Adaptation, steps: int, objective: wg.Objective | None = None) -> wg.Point:
     """A point in the middle of a trajectory, where rule states and statistics are no longer trivial."""
     point = adaptation.start()
-    for _ in range(steps):
-        point = adaptation.marked(adaptation.step(point).after)
+    for segment in Trajectory(adaptation, steps, objective=objective) if steps else ():
+        point = segment.after
     return point
 
 

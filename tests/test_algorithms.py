@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import warpgrad as wg
-from problems import Position, Quadratic, Recorder, conv_batch_norm, make_task, mlp, relative_error
+from problems import JudgedStart, Position, Quadratic, Recorder, conv_batch_norm, make_task, mlp, relative_error
 
 KEYS = [11, 12, 13]
 INITIALISERS = {
@@ -81,14 +81,15 @@ def test_online_is_the_mean_over_tasks_and_steps():
 
 
 @pytest.mark.parametrize("engine", ["loop", "auto"])
-def test_online_judges_theta0_itself_where_it_is_told_to(engine):
+def test_online_adds_what_an_objective_makes_of_theta0_itself(engine):
     """g_φ + w Σ ∇_φ L_meta(θ_0; φ) against finite differences of that loss."""
     learner, weight, steps, h = wg.Learner(mlp()), 2.5, 4, 1e-5
     method, tasks = wg.Method(learner, wg.SGD(0.1), wg.Exact()), tasks_for(mlp)
     options = {"steps": steps, "tasks": 3, "reduction": "sum", "engine": engine}
     (plain,) = run(wg.Online(**options), method, tasks).of("phi")
     recorder = Recorder()
-    record = wg.Online(**options, judge_start=weight).meta_step(method, tasks, KEYS, recorder)
+    judging = wg.Method(learner, wg.SGD(0.1), JudgedStart(weight))
+    record = wg.Online(**options).meta_step(judging, tasks, KEYS, recorder)
     (judged,) = recorder.of("phi")
 
     def at_start():
@@ -107,11 +108,6 @@ def test_online_judges_theta0_itself_where_it_is_told_to(engine):
             found = (judged[name] - plain[name]).view(-1)[place].item()
             assert found == pytest.approx(weight * slope, rel=1e-6, abs=1e-9)
     assert record["meta_loss_start"] == pytest.approx(at_start() / 3, rel=1e-12)
-
-
-def test_a_weight_of_theta0_below_zero_is_refused():
-    with pytest.raises(wg.WarpgradError, match="judge_start=-1"):
-        wg.Online(steps=1, tasks=1, judge_start=-1)
 
 
 def test_offline_visits_every_point_once_and_flushes_the_remainder():

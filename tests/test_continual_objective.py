@@ -13,9 +13,9 @@ from problems import Recorder, central_differences, point_after, relative_error
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.algorithms.method import Method
+from warpgrad.experiments.continual.objective import CREDITS, Credit, LookBack
 from warpgrad.keys import generator
-from warpgrad.objectives.start import judged_start
-from warpgrad.tasks.continual import CREDITS, WEIGHTINGS, ContinualTask, Credit, TensorSubTask, Weighting
+from warpgrad.tasks.continual import WEIGHTINGS, ContinualTask, TensorSubTask, Weighting
 from warpgrad.tensors import Tensors
 
 
@@ -45,10 +45,10 @@ def test_the_exact_objective_matches_central_differences(weighting: Weighting) -
 def test_with_credit_for_the_step_earlier_terms_hold_the_warp_of_the_model_constant() -> None:
     """Central differences of Σ_{i<t} w_i L(θ'(φ); φ₀) + w_t L(θ'(φ); φ), where θ' is the step and φ₀ does not move."""
     k, rate = 2 * N + 1, 0.2
-    task, model, before = double_task(2, credit="step"), learner(), learner()
+    task, model, before = double_task(2), learner(), learner()
     adaptation = Adaptation(model, wg.SGD(rate), task, 0)
     point = point_after(adaptation, k)
-    found = wg.Exact().step(adaptation, point)
+    found = LookBack("step").step(adaptation, point)
     inputs, targets, weights = task.meta_batch(k)
 
     def objective() -> float:
@@ -57,7 +57,7 @@ def test_with_credit_for_the_step_earlier_terms_hold_the_warp_of_the_model_const
         terms = [F.mse_loss(judge(x), y) for judge, x, y in zip(judges, inputs, targets, strict=True)]
         return (weights * torch.stack(terms)).sum().item()
 
-    full = wg.Exact().step(Adaptation(model, wg.SGD(rate), double_task(2), 0), point)
+    full = wg.Exact().step(adaptation, point)
     assert float(found.meta_loss) == pytest.approx(float(full.meta_loss), rel=1e-13), "the loss itself is the same"
     assert relative_error(found.phi, central_differences(objective, model.phi)) < 1e-8
     assert relative_error(found.phi, full.phi) > 1e-2
@@ -67,8 +67,8 @@ def test_every_credit_is_full_credit_while_there_is_nothing_to_look_back_to() ->
     model = learner()
     found = []
     for credit in CREDITS:
-        adaptation = Adaptation(model, wg.SGD(0.2), double_task(2, credit=credit), 0)
-        found.append(wg.Exact().step(adaptation, point_after(adaptation, N - 1)).phi)
+        adaptation = Adaptation(model, wg.SGD(0.2), double_task(2, pad=False), 0)
+        found.append(LookBack(credit).step(adaptation, point_after(adaptation, N - 1)).phi)
     assert all(relative_error(other, found[0]) < 1e-13 for other in found)
 
 
@@ -76,8 +76,10 @@ def test_theta0_is_judged_with_full_credit_because_no_step_led_there() -> None:
     model = learner()
     found = []
     for credit in CREDITS:
-        adaptation = Adaptation(model, wg.SGD(0.2), double_task(2, credit=credit), 0)
-        found.append(judged_start(adaptation, adaptation.start(), 0.5).phi)
+        adaptation = Adaptation(model, wg.SGD(0.2), double_task(2), 0)
+        sample = LookBack(credit, judge_start=0.5).at_start(adaptation, adaptation.start())
+        assert sample is not None
+        found.append(sample.phi)
     assert all(relative_error(other, found[0]) == 0 for other in found)
     assert all(value.abs().sum() > 0 for value in found[0].values())
 
@@ -86,13 +88,13 @@ def test_theta0_is_judged_with_full_credit_because_no_step_led_there() -> None:
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_points_of_different_sub_tasks_stack_to_the_sum_of_the_loop(weighting: Weighting, credit: Credit) -> None:
     model, rule = learner(), wg.SGD(0.2)
-    tasks = [double_task(seed, weighting, credit=credit) for seed in (1, 2, 2, 3)]
+    tasks, objective = [double_task(seed, weighting) for seed in (1, 2, 2, 3)], LookBack(credit)
     steps = (0, N, 2 * N + 2, N - 1)
     singles = [Adaptation(model, rule, task, 0) for task in tasks]
     points = [point_after(single, k) for single, k in zip(singles, steps, strict=True)]
-    looped = [wg.Exact().step(single, point) for single, point in zip(singles, points, strict=True)]
+    looped = [objective.step(single, point) for single, point in zip(singles, points, strict=True)]
     stack = BatchedAdaptation(model, rule, tasks, [0] * 4)
-    stacked = wg.Exact().step(stack, stack.stack(points))
+    stacked = objective.step(stack, stack.stack(points))
     expected = {name: sum((one.phi[name] for one in looped), torch.zeros(())) for name in stacked.phi}
     assert relative_error(stacked.phi, expected) < 1e-10
     for place, one in enumerate(looped):
@@ -119,12 +121,12 @@ def test_all_points_at_once_are_algorithm_1() -> None:
 @pytest.mark.parametrize("credit", ["full", "step"])
 def test_padding_changes_shapes_and_no_number(credit: Credit) -> None:
     model, rule = learner(), wg.SGD(0.2)
-    padded, bare = double_task(2, credit=credit), double_task(2, credit=credit, pad=False)
+    padded, bare = double_task(2), double_task(2, pad=False)
     for k in (0, N, 2 * N):
         assert padded.meta_batch(k)[0].shape == (T, 2, 1)
         assert bare.meta_batch(k)[0].shape == (k // N + 1, 2, 1)
         found = [
-            wg.Exact().step(one, point_after(one, k))
+            LookBack(credit).step(one, point_after(one, k))
             for one in (Adaptation(model, rule, task, 0) for task in (padded, bare))
         ]
         assert relative_error(found[0].phi, found[1].phi) < 1e-13

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
 import warpgrad as wg
-from problems import make_task, mlp, relative_error
+from problems import Recorder, make_task, mlp, relative_error
 from warpgrad.adaptation.stacked import BatchedAdaptation
+from warpgrad.adaptation.traced import recorded_at_once
 from warpgrad.adaptation.trajectory import Segment, Trajectory
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers import Initialiser
@@ -109,6 +114,27 @@ def test_a_stack_is_its_tasks_side_by_side() -> None:
             assert relative_error(own, alone[place][k].theta0.theta0) < 1e-10  # type: ignore[union-attr]
         total = {name: alone[0][k].sample.phi[name] + alone[1][k].sample.phi[name] for name in learner.phi}  # type: ignore[union-attr]
         assert relative_error(segment.sample.phi, total) < 1e-10  # type: ignore[union-attr]
+
+
+def test_the_objective_of_the_guide_keeps_snapshots_in_every_engine() -> None:
+    """The snippet of docs/extending.md: loop, stack and recording agree, and the snapshot matters."""
+    guide = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
+    (snippet,) = [text for text in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "def remember" in text]
+    names: dict[str, Any] = {"wg": wg}
+    exec(snippet, names)
+    tasks = [make_task(mlp, seed) for seed in (1, 2)]
+    found = {}
+    with recorded_at_once():
+        for engine in ("loop", "batched", "recorded", "plain"):
+            torch.manual_seed(0)
+            objective = wg.Exact() if engine == "plain" else names["Steady"]()
+            recorder = Recorder()
+            algorithm = wg.Online(steps=8, tasks=2, engine="loop" if engine == "plain" else engine)  # type: ignore[arg-type]
+            algorithm.meta_step(wg.Method(wg.Learner(mlp()), wg.SGD(RATE), objective), tasks, [0, 1], recorder)
+            (found[engine],) = recorder.of("phi")
+    assert relative_error(found["batched"], found["loop"]) < 1e-10
+    assert relative_error(found["recorded"], found["loop"]) < 1e-10
+    assert relative_error(found["plain"], found["loop"]) > 1e-4
 
 
 def test_a_trajectory_needs_a_step() -> None:

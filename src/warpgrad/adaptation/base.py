@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.keys import fold
-from warpgrad.model.learner import Forward, Learner, Way
+from warpgrad.model.learner import Forward, Learner
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Batch, Task
 from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, shapes
@@ -45,19 +45,17 @@ class Role:
     name: str
     """Stands in messages."""
     source: Source
-    loss: Callable[[Task, Forward, Batch], Tensor]
-    """(task, model, batch) -> a scalar."""
+    loss: Callable[..., Tensor]
+    """(task, model, batch, *constants) -> a scalar."""
 
 
 ADAPT_BATCH = Source("adapt_batch", lambda task, k: task.adapt_batch(k))
 META_BATCH = Source("meta_batch", lambda task, k: task.meta_batch(k))
-START_BATCH = Source("start_batch", lambda task, k: task.start_batch(k))
 
 TASK_LOSS = Role("loss", ADAPT_BATCH, lambda task, forward, batch: task.loss(forward, batch))
 META_LOSS = Role("meta_loss", META_BATCH, lambda task, forward, batch: task.meta_loss(forward, batch))
 IN_PLACE_LOSS = Role("meta_loss", ADAPT_BATCH, META_LOSS.loss)
 """L_meta on the batch and the masks of the adaptation step: they share masks because they share the batch."""
-START_LOSS = Role("start_loss", START_BATCH, lambda task, forward, batch: task.start_loss(forward, batch))
 
 
 @dataclass(frozen=True)
@@ -68,16 +66,16 @@ class Point:
     theta: Tensors
     buffers: Tensors
     state: Tensors
-    marks: Tensors = field(default_factory=dict)
-    """θ of earlier points that meta-losses refer to, see `Task.marks`: the i-th one's parameters are `i/name`."""
+    memory: Tensors = field(default_factory=dict)
+    """What a computation keeps of the trajectory up to here, see `Computation.remember`."""
 
     def groups(self) -> Groups:
-        return {"theta": self.theta, "buffers": self.buffers, "state": self.state, "marks": self.marks}
+        return {"theta": self.theta, "buffers": self.buffers, "state": self.state, "memory": self.memory}
 
     @classmethod
     def of(cls, k: Step, groups: Groups) -> Point:
         """The inverse of `groups`."""
-        return cls(k, groups["theta"], groups["buffers"], groups["state"], groups["marks"])
+        return cls(k, groups["theta"], groups["buffers"], groups["state"], groups["memory"])
 
 
 @dataclass(frozen=True)
@@ -109,6 +107,16 @@ class Computation(ABC, Generic[T]):
     @abstractmethod
     def step(self, adaptation: Adaptation, point: Point) -> T:
         """The result, by plain evaluation."""
+
+    def remember(self, adaptation: Adaptation, point: Point) -> Tensors:
+        """The memory of a point that a trajectory has come to, where later steps are to look back; by default what the
+        point before it had.
+
+        A pure function: return `{**point.memory, ...}` with more tensors, as many for each task as θ has. They travel
+        with the points, so that they are stacked with the tasks and given to a recording.
+        """
+        del adaptation
+        return point.memory
 
     @abstractmethod
     def groups(self, result: T) -> Groups:
@@ -152,20 +160,9 @@ class Adaptation:
         """L_task(θ; φ) on the batch of step k, and the buffers after it."""
         return self.evaluate_loss(TASK_LOSS, theta, buffers, k)
 
-    def meta_loss(
-        self,
-        theta: Mapping[str, Tensor],
-        buffers: Mapping[str, Tensor],
-        k: Step,
-        before: Point | None = None,
-    ) -> Tensor:
-        """L_meta(θ; φ) on the meta-batch of step k, which led from `before` to θ where a step did. The statistics it
-        moves are thrown away."""
-        return self.evaluate_loss(META_LOSS, theta, buffers, k, before)[0]
-
-    def start_loss(self, point: Point) -> Tensor:
-        """L_meta(θ_0; φ) at the point k = 0."""
-        return self.evaluate_loss(START_LOSS, point.theta, point.buffers, point.k)[0]
+    def meta_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step) -> Tensor:
+        """L_meta(θ; φ) on the meta-batch of step k. The statistics it moves are thrown away."""
+        return self.evaluate_loss(META_LOSS, theta, buffers, k)[0]
 
     def in_place_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step) -> Tensor:
         """L_meta(θ; φ) on the batch and the masks of adaptation step k."""
@@ -204,16 +201,8 @@ class Adaptation:
 
     def transition(self, point: Point, inner: Inner, theta: Tensors, state: Tensors) -> Transition:
         """The step that an objective has computed already, freed from its graph."""
-        after = Point(following(point.k), detached(theta), inner.buffers, detached(state), point.marks)
+        after = Point(following(point.k), detached(theta), inner.buffers, detached(state), point.memory)
         return Transition(point, inner.loss.detach(), detached(inner.gradient), after)
-
-    def marked(self, point: Point) -> Point:
-        """The point, with its θ among its marks where the task will refer to it."""
-        if not isinstance(point.k, int) or not self.task.marks(point.k):
-            return point
-        place = len(point.marks) // len(point.theta)
-        own = {f"{place}/{name}": value for name, value in point.theta.items()}
-        return replace(point, marks={**point.marks, **own})
 
     def check_finite(self, loss: Tensor, what: str, k: Step) -> None:
         """Stop at the first NaN, with the task and the step, before it reaches any parameter."""
@@ -242,23 +231,21 @@ class Adaptation:
         theta: Mapping[str, Tensor],
         buffers: Mapping[str, Tensor],
         k: Step,
-        before: Point | None = None,
+        *constants: Mapping[str, Tensor],
     ) -> tuple[Tensor, Tensors]:
-        """A loss of the task at θ on its batch of step k, and the buffers after it."""
+        """A loss of the task at θ on its batch of step k, and the buffers after it.
+
+        `constants` are further tensors of the task that the loss is given, such as an earlier θ.
+        """
         assert isinstance(k, int), "one task is at one step"
-        forward = self.learner.bind(theta, buffers, way=way(before), key=fold(self.key, k, role.source.name))
-        return scored(self.task, role, forward, role.source.draw(self.task, k), k), forward.buffers
+        forward = self.learner.bind(theta, buffers, key=fold(self.key, k, role.source.name))
+        return scored(self.task, role, forward, role.source.draw(self.task, k), k, *constants), forward.buffers
 
 
-def way(before: Point | None) -> Way:
-    """What a meta-loss can look back to from a θ that a step from `before` led to."""
-    return Way({}, {}) if before is None else Way(before.theta, before.marks)
-
-
-def scored(task: Task, role: Role, forward: Forward, batch: Batch, k: Step) -> Tensor:
+def scored(task: Task, role: Role, forward: Forward, batch: Batch, k: Step, *constants: Mapping[str, Tensor]) -> Tensor:
     """A task's loss on a batch; what fails in the user's code is named with the task, the step and the shapes."""
     try:
-        loss: Any = role.loss(task, forward, batch)
+        loss: Any = role.loss(task, forward, batch, *constants)
     except (RuntimeError, IndexError, TypeError) as error:
         raise WarpgradError(
             f"task '{task.name}' failed in {role.name} at step {k} on a batch of shapes {shapes(batch)}: "

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from warpgrad.adaptation.base import Adaptation, Point, Role, Source, Step, non_finite, scored, way
-from warpgrad.model.learner import Learner, Way
+from warpgrad.adaptation.base import Adaptation, Point, Role, Source, Step, non_finite, scored
+from warpgrad.model.learner import Learner
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors, stack_trees
@@ -93,15 +93,15 @@ class BatchedAdaptation(Adaptation):
         theta: Mapping[str, Tensor],
         buffers: Mapping[str, Tensor],
         k: Step,
-        before: Point | None = None,
+        *constants: Mapping[str, Tensor],
     ) -> tuple[Tensor, Tensors]:
-        def one(own_theta: Tensors, own_buffers: Tensors, own_way: Way, own_batch: Any) -> tuple[Tensor, Tensors]:
-            forward = self.learner.bind(own_theta, own_buffers, way=own_way, key=self.key)
-            return scored(self.task, role, forward, own_batch, k), forward.buffers
+        def one(own_theta: Tensors, own_buffers: Tensors, own_batch: Any, *own: Tensors) -> tuple[Tensor, Tensors]:
+            forward = self.learner.bind(own_theta, own_buffers, key=self.key)
+            return scored(self.task, role, forward, own_batch, k, *own), forward.buffers
 
         # Fused attention cannot be mapped over a stack; its plain form can.
         with sdpa_kernel(SDPBackend.MATH):
-            return self.per_task(one, theta, buffers, way(before), self._batches(role.source, k))
+            return self.per_task(one, theta, buffers, self._batches(role.source, k), *constants)
 
     def _batches(self, source: Source, k: Step) -> Any:
         """The stacked batches; made anew only for another step, stacked anew only if a task hands out other objects."""

@@ -145,11 +145,11 @@ class Trajectory(Iterator[Segment]):
             starts = [initialiser.start(self.adaptation.learner, key) for key in self.adaptation.keys]
             start = self.adaptation.start([one.theta for one in starts])
             self.noise = self.adaptation.gather([one.noise for one in starts])
-        self.start = adaptation.start() if start is None else start
+        self._objective, self._initialiser = objective, initialiser
+        self.start = self._remembered(adaptation.start() if start is None else start)
         """θ_0."""
         self.point = self.start
         """Where the last segment that was handed out ends: θ_0 at first, θ_K at the end."""
-        self._objective, self._initialiser = objective, initialiser
         self._front = self.start
         self._taken = 0
         self._ahead: tuple[Transition, ObjectiveStep | None] | None = None
@@ -181,10 +181,15 @@ class Trajectory(Iterator[Segment]):
             transition, sample = self.adaptation.step(point), None
         else:
             sample = self.adaptation.compute(self._objective, point)
-            transition = replace(sample.transition, after=self.adaptation.marked(sample.transition.after))
+            transition = replace(sample.transition, after=self._remembered(sample.transition.after))
         self._front = transition.after
         self._taken += 1
         return transition, sample
+
+    def _remembered(self, point: Point) -> Point:
+        if self._objective is None:
+            return point
+        return replace(point, memory=self._objective.remember(self.adaptation, point))
 
     def _next_loss(self, transition: Transition, *, last: bool) -> Tensor:
         """L_task(θ_{k+1}) where the initialiser asks for it: the next step computes it anyway, so that is taken first.

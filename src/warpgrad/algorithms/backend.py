@@ -176,6 +176,9 @@ class _InDouble(Task):
     def one_loss(self) -> bool:
         return self.task.one_loss
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.task, name)  # what an objective of the user's own asks its tasks for
+
     def adapt_batch(self, k: int) -> Batch:
         return _doubled(self.task.adapt_batch(k))
 

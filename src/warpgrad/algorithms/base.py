@@ -87,16 +87,20 @@ class Algorithm(ABC):
         self.tasks = tasks
         self.reduction = reduction
         self.engine = EngineChoice(engine, chunk)
-        self.ranks = ALONE
-        """The processes that share a meta-step, of which this is one; given by the engine."""
 
     @abstractmethod
     def meta_step(
-        self, method: Method, tasks: Sequence[Task], keys: Sequence[int], update: MetaUpdate
+        self,
+        method: Method,
+        tasks: Sequence[Task],
+        keys: Sequence[int],
+        update: MetaUpdate,
+        ranks: Ranks = ALONE,
     ) -> dict[str, float]:
         """Adapt to `tasks`, update the meta-parameters, return mean losses. `keys` has one entry per task.
 
-        Every rank is given all tasks, adapts to those of `self.ranks.share(len(tasks))`, and adds up before it updates.
+        `ranks` are the processes that share the meta-step, of which this is one. Every rank is given all tasks, adapts
+        to those of `ranks.share(len(tasks))`, and adds up before it updates.
         """
 
     def idleness(self, ranks: int) -> str | None:
@@ -116,6 +120,14 @@ class Algorithm(ABC):
     def steps_of(self, task: Task) -> int:
         """K_τ."""
         return self.steps if task.steps is None else check_steps(task.steps)
+
+    def check_points(self, method: Method) -> None:
+        """Refuse an objective that needs whole trajectories, for an algorithm that hands it single points."""
+        if method.objective is not None and method.objective.needs_trajectory:
+            raise WarpgradError(
+                f"{type(method.objective).__name__} looks back along trajectories, which only Algorithm 1 keeps: use "
+                f"Online(...) in place of {type(self).__name__}(...)."
+            )
 
     def scale(self, samples: int) -> float:
         """What g_φ, a sum over samples, is multiplied by."""

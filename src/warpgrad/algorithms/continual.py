@@ -9,6 +9,7 @@ import torch
 from warpgrad.algorithms.backend import Engine
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
+from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.errors import WarpgradError
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
@@ -40,11 +41,17 @@ class Continual(Algorithm):
         self._since_update = 0
 
     def meta_step(
-        self, method: Method, tasks: Sequence[Task], keys: Sequence[int], update: MetaUpdate
+        self,
+        method: Method,
+        tasks: Sequence[Task],
+        keys: Sequence[int],
+        update: MetaUpdate,
+        ranks: Ranks = ALONE,
     ) -> dict[str, float]:
+        self.check_points(method)
         # What earlier batches left is the same on all ranks, and must be added up once.
-        meta, trace = self._meta if self.ranks.first else MetaGradient(), Trace()
-        mine = self.ranks.share(len(tasks))
+        meta, trace = self._meta if ranks.first else MetaGradient(), Trace()
+        mine = ranks.share(len(tasks))
         for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine]):
             (segment,) = method.trajectory(adaptation, 1)
             meta.add_sample(segment.sample, adaptation.size)
@@ -52,8 +59,8 @@ class Continual(Algorithm):
             if segment.sample is not None:
                 trace.add("meta_loss", segment.sample.meta_loss)
             trace.add("task_loss", segment.loss)
-        meta.add_up(self.ranks, method, *GROUPS)
-        trace.add_up(self.ranks)
+        meta.add_up(ranks, method, *GROUPS)
+        trace.add_up(ranks)
         self._meta = meta
         meta.apply(update, "theta0", "prior", scale=method.weight / len(tasks))
         self._since_update += 1

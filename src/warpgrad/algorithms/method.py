@@ -12,8 +12,7 @@ from warpgrad.errors import WarpgradError
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.initialisers.points import Fixed
 from warpgrad.model.learner import Learner
-from warpgrad.objectives.base import Objective
-from warpgrad.objectives.start import JudgedStart
+from warpgrad.objectives.base import Objective, StartSample
 from warpgrad.objectives.unrolled import UnrolledStep
 from warpgrad.rules.base import Rule
 from warpgrad.tensors import Accumulator, Tensors
@@ -77,7 +76,7 @@ class MetaGradient:
         """How many (task, step) samples are in g_φ."""
         return self._sums["phi"].count
 
-    def add_sample(self, sample: ObjectiveStep | UnrolledStep | JudgedStart | None, count: int) -> None:
+    def add_sample(self, sample: ObjectiveStep | UnrolledStep | StartSample | None, count: int) -> None:
         """g_φ ← g_φ + ∇L(φ; θ_k), for `count` stacked tasks."""
         if sample is not None:
             self._sums["phi"].add(sample.phi, count)

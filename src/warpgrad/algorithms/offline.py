@@ -12,6 +12,7 @@ from warpgrad.adaptation.trajectory import ThetaGradient, Trajectory
 from warpgrad.algorithms.backend import Engine
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
+from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.algorithms.replay import Entry, ReplayBudget, ReplayBuffer, Shares
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import fold, generator
@@ -71,12 +72,18 @@ class Offline(Algorithm):
         self.budget = budget or ReplayBudget()
 
     def meta_step(
-        self, method: Method, tasks: Sequence[Task], keys: Sequence[int], update: MetaUpdate
+        self,
+        method: Method,
+        tasks: Sequence[Task],
+        keys: Sequence[int],
+        update: MetaUpdate,
+        ranks: Ranks = ALONE,
     ) -> dict[str, float]:
+        self.check_points(method)
         meta, trace = MetaGradient(), Trace()
-        mine = self.ranks.share(len(tasks))
+        mine = ranks.share(len(tasks))
         order = self._order(method, tasks, fold(*keys))
-        shares = Shares(order, self.samples or len(order) or 1, len(tasks), self.ranks)
+        shares = Shares(order, self.samples or len(order) or 1, len(tasks), ranks)
         points = sum(mine.start <= task < mine.stop for task, _ in order)
         buffer = ReplayBuffer(points + shares.incoming, self.budget, method.learner.device)
         try:
@@ -87,14 +94,14 @@ class Offline(Algorithm):
             shares.hand_over(buffer)
             for chosen in shares.updates:
                 self._replay(method, shares.entries(chosen, buffer), tasks, keys, meta, trace)
-                meta.add_up(self.ranks, method, *(GROUPS if self.interleave else GROUPS[:2]))
+                meta.add_up(ranks, method, *(GROUPS if self.interleave else GROUPS[:2]))
                 meta.apply(update, "phi", "rule", scale=self.scale(meta.samples))
                 if self.interleave:
                     meta.apply(update, "theta0", "prior", scale=method.weight / len(tasks))
         finally:
             buffer.close()
-        meta.add_up(self.ranks, method, "theta0", "prior")
-        trace.add_up(self.ranks)
+        meta.add_up(ranks, method, "theta0", "prior")
+        trace.add_up(ranks)
         meta.apply(update, "theta0", "prior", scale=method.weight / len(tasks))
         return trace.means()
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from warpgrad.adaptation.trajectory import ThetaGradient
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.algorithms.method import MetaGradient, MetaUpdate, Method
+from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers.points import Fixed
 from warpgrad.objectives.unrolled import Through
@@ -21,7 +22,12 @@ class Unrolled(Algorithm):
     """
 
     def meta_step(
-        self, method: Method, tasks: Sequence[Task], keys: Sequence[int], update: MetaUpdate
+        self,
+        method: Method,
+        tasks: Sequence[Task],
+        keys: Sequence[int],
+        update: MetaUpdate,
+        ranks: Ranks = ALONE,
     ) -> dict[str, float]:
         if method.objective is not None or type(method.initialiser) is not Fixed:
             raise WarpgradError(
@@ -29,15 +35,15 @@ class Unrolled(Algorithm):
                 "initialiser= out."
             )
         meta, trace = MetaGradient(), Trace()
-        mine = self.ranks.share(len(tasks))
+        mine = ranks.share(len(tasks))
         for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine]):
             start = adaptation.start()
             step = adaptation.compute(Through(self.steps_of(adaptation.task)), start)
             meta.add_sample(step, adaptation.size)
             meta.add_start(ThetaGradient(step.theta0, {}), adaptation)
             trace.add("meta_loss", step.meta_loss)
-        meta.add_up(self.ranks, method, "phi", "rule", "theta0")
-        trace.add_up(self.ranks)
+        meta.add_up(ranks, method, "phi", "rule", "theta0")
+        trace.add_up(ranks)
         meta.apply(update, "phi", "rule", scale=self.scale(meta.samples))
         meta.apply(update, "theta0", scale=method.weight / len(tasks))
         return trace.means()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.algorithms.method import MetaUpdate, Method
-from warpgrad.algorithms.ranks import add_up
+from warpgrad.algorithms.ranks import ALONE, Ranks, add_up
 from warpgrad.errors import WarpgradError
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Batch, Task
@@ -94,7 +94,12 @@ class JointTraining(Algorithm):
         self.averaged = averaged
 
     def meta_step(
-        self, method: Method, tasks: Sequence[Task], keys: Sequence[int], update: MetaUpdate
+        self,
+        method: Method,
+        tasks: Sequence[Task],
+        keys: Sequence[int],
+        update: MetaUpdate,
+        ranks: Ranks = ALONE,
     ) -> dict[str, float]:
         trace = Trace()
         learner = method.learner
@@ -103,7 +108,7 @@ class JointTraining(Algorithm):
             raise WarpgradError("JointTraining takes tasks with a head each: wrap them in HeadedTask(task, head).")
         places = range(len(tasks))
         together = [places] if self.averaged else [places[place : place + 1] for place in places]
-        mine = places[self.ranks.share(len(tasks))]
+        mine = places[ranks.share(len(tasks))]
         for k in range(self.steps):
             for members in together:
                 total = Accumulator()
@@ -113,10 +118,10 @@ class JointTraining(Algorithm):
                         inner = adaptation.inner(Point(k, learner.start(keys[place]), learner.buffers(), {}))
                         total.add(inner.gradient)
                         trace.add("task_loss", inner.loss.detach())
-                add_up(self.ranks, [(total, learner.learned_theta0)])
+                add_up(ranks, [(total, learner.learned_theta0)])
                 serving = Counter(heads[place] for place in members)
                 update("theta0", _step(total, serving))
-        trace.add_up(self.ranks)
+        trace.add_up(ranks)
         return trace.means()
 
     def idleness(self, ranks: int) -> str | None:

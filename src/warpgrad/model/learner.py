@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -32,18 +32,6 @@ from warpgrad.model.second_order import SecondOrderKernels
 from warpgrad.model.swapping import Swapper
 from warpgrad.tensors import Tensors, detached, laid_channels_last, select
 
-SHORTEST = 1e-10
-"""A much shorter step is credited in full, length and all: the direction of nothing is not defined."""
-
-
-class Way(NamedTuple):
-    """How a trajectory came to θ: constants that a meta-loss can look back to."""
-
-    origin: Tensors
-    """θ before the step that led here; empty where none did."""
-    marks: Tensors
-    """θ of earlier points, see `Task.marks`: the i-th one's parameters are `i/name`."""
-
 
 class Forward:
     """A learner bound to θ, φ and buffers: a pure function that is called like the module.
@@ -60,47 +48,25 @@ class Forward:
         buffers: Mapping[str, Tensor],
         key: int | None,
         training: bool,
-        way: Way | None = None,
     ) -> None:
         self.learner = learner
-        self._way = way or Way({}, {})
         self.buffers: Tensors = dict(buffers)
-        self._theta, self._phi = theta, phi
+        self.theta, self.phi = theta, phi
         self._weights = {**theta, **phi}
         self._key = key
         self._training = training
         self._calls = 0
 
-    def with_constant_warp(self) -> Forward:
-        """The same model, through whose outputs no gradient reaches φ other than by way of θ."""
-        phi = detached(self._phi)
-        return Forward(self.learner, self._theta, phi, self.buffers, self._key, self._training)
-
-    def by_direction(self, weight: float) -> Forward:
-        """The same model at θ̃ = sg[θ] + weight · (d̂ − sg[d̂]), with d = θ − θ_before the step that led to θ and
-        d̂ = d · sg‖d‖ / ‖d‖: the same numbers, and gradients through the step that know its direction alone.
-        """
-        if not self._way.origin:
-            raise WarpgradError("the meta-loss looks at the step that led to θ, and none did: use Exact().")
-        step = {name: value - self._way.origin[name] for name, value in self._theta.items()}
-        square = torch.stack([part.square().sum() for part in step.values()]).sum() + SHORTEST**2
-        turned = weight * square.detach().sqrt() * square.rsqrt()
-        theta = {}
-        for name, part in step.items():
-            scaled = turned * part
-            theta[name] = self._theta[name].detach() + (scaled - scaled.detach())
-        return Forward(self.learner, theta, self._phi, self.buffers, self._key, self._training, self._way)
-
-    def at_mark(self, place: int) -> Forward:
-        """The same model at the θ of an earlier point, a constant; gradients reach φ."""
-        prefix = f"{place}/"
-        theta = {name.removeprefix(prefix): value for name, value in self._way.marks.items() if name.startswith(prefix)}
-        if not theta:
-            raise WarpgradError(
-                "the meta-loss refers to the θ of an earlier point, which only Algorithm 1 keeps: use "
-                "Online(...), or a meta-loss that looks at one θ."
-            )
-        return Forward(self.learner, theta, self._phi, self.buffers, self._key, self._training)
+    def at(self, theta: Mapping[str, Tensor] | None = None, *, phi: Mapping[str, Tensor] | None = None) -> Forward:
+        """The same model, with the same masks, at another θ or φ."""
+        return Forward(
+            self.learner,
+            self.theta if theta is None else theta,
+            self.phi if phi is None else phi,
+            self.buffers,
+            self._key,
+            self._training,
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         learner = self.learner
@@ -111,7 +77,7 @@ class Forward:
             seed_global(learner.device, fold(self._key, self._calls))
         self._calls += 1
         tensors = {**self._weights, **buffers}
-        with learner._swapper.holding(tensors), learner._kernels(self._theta):
+        with learner._swapper.holding(tensors), learner._kernels(self.theta):
             output = learner.module(*args, **kwargs)
         self.buffers = detached({name: tensors[name] for name in buffers})
         return output
@@ -204,11 +170,10 @@ class Learner:
         buffers: Mapping[str, Tensor],
         *,
         phi: Mapping[str, Tensor] | None = None,
-        way: Way | None = None,
         key: int | None = None,
         training: bool = True,
     ) -> Forward:
-        """The model at θ, φ and buffers, to be called like the module itself; `way` is how it came to θ.
+        """The model at θ, φ and buffers, to be called like the module itself.
 
         With a key, dropout masks are functions of it, drawn by seeding torch's global generator; without one they
         come from that generator as it is.
@@ -218,7 +183,7 @@ class Learner:
             theta = {name: laid_channels_last(value) for name, value in theta.items()}
         if not training:
             buffers = self._test_buffers(buffers)
-        return Forward(self, theta, self.phi if phi is None else phi, buffers, key, training, way)
+        return Forward(self, theta, self.phi if phi is None else phi, buffers, key, training)
 
     def adapted(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
         """A plain module of the user's own class with θ and buffers in it, in eval mode, free of this library.

@@ -7,6 +7,10 @@ trajectory and g_φ, so Algorithm 1 pays for the inner gradient once.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
 
 from warpgrad.adaptation.base import (
     ADAPT_BATCH,
@@ -22,7 +26,16 @@ from warpgrad.adaptation.trajectory import ObjectiveStep
 from warpgrad.errors import WarpgradError
 from warpgrad.model.learner import Learner
 from warpgrad.rules.base import Rule
-from warpgrad.tensors import Groups
+from warpgrad.tensors import Groups, Tensors
+
+
+@dataclass(frozen=True)
+class StartSample:
+    """L_meta(θ_0; φ) and its gradient; no step is taken, so a rule has no part in it."""
+
+    meta_loss: Tensor
+    phi: Tensors
+    rule: Tensors = field(default_factory=dict)
 
 
 class Objective(Computation[ObjectiveStep]):
@@ -33,9 +46,26 @@ class Objective(Computation[ObjectiveStep]):
     stops_gradient: bool
     """Whether the inner step is a constant in the objective: then nothing that acts only through it can be learned."""
 
+    needs_trajectory: bool = False
+    """Whether it looks at more than single points, by `remember` or `at_start`: then it is for Algorithm 1 alone."""
+
     @abstractmethod
     def step(self, adaptation: Adaptation, point: Point) -> ObjectiveStep:
         """The adaptation step at `point` and the gradients of this objective there."""
+
+    def meta_loss(
+        self, adaptation: Adaptation, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], before: Point
+    ) -> Tensor:
+        """L_meta at the θ that the step from `before` led to; one entry per task in a stack."""
+        return adaptation.meta_loss(theta, buffers, before.k)
+
+    def at_start(self, adaptation: Adaptation, start: Point) -> StartSample | None:
+        """A sample at θ_0 itself, which Algorithm 1 adds to those of the steps; by default there is none.
+
+        Eq. 11 judges where a step leads, never where the first one begins.
+        """
+        del adaptation, start
+        return None
 
     def groups(self, result: ObjectiveStep) -> Groups:
         transition = result.transition

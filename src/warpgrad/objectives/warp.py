@@ -6,7 +6,6 @@ import torch
 
 from warpgrad.adaptation.base import ADAPT_BATCH, Adaptation, Inner, Point
 from warpgrad.adaptation.trajectory import ObjectiveStep
-from warpgrad.errors import WarpgradError
 from warpgrad.objectives.base import Objective
 from warpgrad.tensors import gradients, leaves
 
@@ -25,7 +24,7 @@ class Exact(Objective):
         with learner.second_order(mapped=adaptation.mapped):
             inner = adaptation.inner(point, create_graph=True)
         new_theta, new_state = adaptation.update(inner.gradient, point.state, point.theta)
-        meta_loss = adaptation.meta_loss(new_theta, inner.buffers, point.k, point)
+        meta_loss = self.meta_loss(adaptation, new_theta, inner.buffers, point)
         adaptation.check_finite(meta_loss, "the meta loss", point.k)
         phi, meta = gradients(
             meta_loss.sum(), learner.phi, rule.meta, what="the meta loss", allow_unused=learner.allow_unused
@@ -43,15 +42,10 @@ class Approximate(Objective):
     stops_gradient = True
 
     def step(self, adaptation: Adaptation, point: Point) -> ObjectiveStep:
-        learner, task = adaptation.learner, adaptation.task
-        if task.judges_step:
-            raise WarpgradError(
-                f"the meta-loss of task '{task.name}' judges the step itself, which Approximate() holds constant: it "
-                "would judge nothing; use Exact(), or a meta-loss that looks at where the step led."
-            )
+        learner = adaptation.learner
         transition = adaptation.step(point)
         after = transition.after
-        meta_loss = adaptation.meta_loss(after.theta, after.buffers, point.k, point)
+        meta_loss = self.meta_loss(adaptation, after.theta, after.buffers, point)
         adaptation.check_finite(meta_loss, "the meta loss", point.k)
         (phi,) = gradients(meta_loss.sum(), learner.phi, what="the meta loss", allow_unused=learner.allow_unused)
         return ObjectiveStep(transition, meta_loss.detach(), phi, {})

@@ -32,9 +32,6 @@ class Task(ABC):
     """Tasks with the same key, not None, may be stacked and evaluated at once with `torch.vmap`: their losses
     are the same function of (forward, batch) alone, and their batches have the same shapes."""
 
-    judges_step: bool = False
-    """Whether the meta-loss judges the step that led to θ by itself: not for an objective that holds it constant."""
-
     @abstractmethod
     def adapt_batch(self, k: int) -> Batch:
         """The batch of adaptation step k; the same one each time it is asked for."""
@@ -42,15 +39,6 @@ class Task(ABC):
     @abstractmethod
     def meta_batch(self, k: int) -> Batch:
         """The batch on which the parameters after step k are judged."""
-
-    def start_batch(self, k: int) -> Batch:
-        """The batch on which θ_0 itself is judged, where it is (`Online(judge_start=…)`); k is 0."""
-        return self.meta_batch(k)
-
-    def marks(self, k: int) -> bool:
-        """Whether later meta-losses refer to θ_k, as `forward.at_mark(i)` for the i-th such k; Algorithm 1 keeps it."""
-        del k
-        return False
 
     def test_batches(self) -> Iterable[Batch]:
         """Held-out batches for the final score."""
@@ -63,10 +51,6 @@ class Task(ABC):
     def meta_loss(self, forward: Forward, batch: Batch) -> Tensor:
         """L_meta, a scalar: what the warp is learned for; L_task where it is not overridden."""
         return self.loss(forward, batch)
-
-    def start_loss(self, forward: Forward, batch: Batch) -> Tensor:
-        """L_meta at θ_0, which no step led to; L_meta where it is not overridden."""
-        return self.meta_loss(forward, batch)
 
     def with_seed(self, seed: int) -> Task:
         """This task with its random draws keyed by `seed`; the task itself where nothing is drawn."""

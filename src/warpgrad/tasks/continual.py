@@ -12,21 +12,6 @@ The meta-loss looks back, on validation batches, all terms at the same θ:
 | `mean`     | 1 / t           | the formula as it stands in App. C: early sub-tasks weigh more                    |
 | `current`  | 1 for i = t     | no looking back: the baseline that may forget                                    |
 
-φ acts on such a term twice: on the step that led to θ, and as a part of the model F at θ. The θ of later sub-tasks are
-constants on a trajectory, and there the second path holds what was learned before by learning less of it. So earlier
-sub-tasks can be given other terms, with the same values and other gradients; θ̄_i is θ when sub-task i ended:
-
-| credit     | an earlier sub-task i judges        | which is                                                      |
-|------------|-------------------------------------|---------------------------------------------------------------|
-| `full`     | F(θ; φ)                             | the prediction, as in Eq. 11                                  |
-| `step`     | F(θ; sg[φ])                         | what the step did to it                                       |
-| `movement` | F(θ; φ) − F(θ̄_i; φ) + sg[F(θ̄_i; φ)] | that, and what the model makes of the way θ has gone since θ̄_i |
-| `direction` | the same, with θ̃ for the first θ  | the movement, and of the step its direction alone, several times |
-
-Here θ̃ = sg[θ] + w(d̂ − sg[d̂]), where d̂ has the direction of the step and a constant length. Through its length a step
-can spare earlier sub-tasks only by learning less of the current one, which later steps make up for; through its
-direction it spares them for good, and for all points to come (w), of which only the next one judges it.
-
     ContinualTask([TensorSubTask((x, y)) for x, y in my_data], F.cross_entropy, steps_per_subtask=20, batch_size=5)
 """
 
@@ -108,13 +93,6 @@ def predictions(forward: Forward, inputs: Tensor) -> Tensor:
     return outputs
 
 
-def moved_predictions(forward: Forward, inputs: Tensor) -> Tensor:
-    """F(θ; φ) − F(θ̄_i; φ) + sg[F(θ̄_i; φ)] for examples [T, n, …], where θ̄_i is the i-th mark: the same numbers as
-    `predictions`, whose gradient for φ is that of how far they have moved since θ̄_i."""
-    before = torch.stack([forward.at_mark(place)(own) for place, own in enumerate(inputs)])
-    return predictions(forward, inputs) + (before.detach() - before)
-
-
 def per_subtask(measure: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     """[T]: a measure of outputs [T, n, …] for the examples of each sub-task."""
     return torch.stack([measure(own, target) for own, target in zip(outputs, targets, strict=True)])
@@ -122,13 +100,6 @@ def per_subtask(measure: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
 
 Weighting = Literal["balanced", "printed", "mean", "current"]
 WEIGHTINGS: tuple[Weighting, ...] = ("balanced", "printed", "mean", "current")
-
-Credit = Literal["full", "step", "movement", "direction"]
-CREDITS: tuple[Credit, ...] = ("full", "step", "movement", "direction")
-MOVING: tuple[Credit, ...] = ("movement", "direction")
-"""Those that look back to where earlier sub-tasks ended."""
-STEPPING: tuple[Credit, ...] = ("step", "direction")
-"""Those that judge the step itself, which must not be a constant then."""
 
 StartDraw = Callable[[int, Generator], Examples]
 """(place in `subtasks`, generator) -> examples that θ0 is judged on."""
@@ -138,8 +109,7 @@ class ContinualTask(Task):
     """A sequence of sub-tasks; k tells the sub-task. Beyond the end of the sequence the last one goes on.
 
     What bites: the meta-loss passes the batches of all seen sub-tasks through the model at once, so batch-norm in
-    training mode would normalise over their mixture. With `credit="movement"` or `"direction"` dropout draws different
-    masks for the two ends of a movement.
+    training mode would normalise over their mixture.
     """
 
     steps: int
@@ -155,8 +125,6 @@ class ContinualTask(Task):
         meta_batch_size: int | None = None,
         order: Sequence[int] | None = None,
         weighting: Weighting = "balanced",
-        credit: Credit = "full",
-        direction_weight: float = 5.0,
         pad: bool = True,
         start: StartDraw | None = None,
         metrics: Mapping[str, Loss] | None = None,
@@ -172,11 +140,6 @@ class ContinualTask(Task):
             meta_batch_size: Validation examples of each seen sub-task; `batch_size` if None.
             order: Places in `subtasks`, each once, in which they are learned; as given if None.
             weighting: How the meta-loss weighs what was seen.
-            credit: What φ is judged for on earlier sub-tasks: `full`, as in Eq. 11, the `step` alone, the `movement`
-                since they ended, or that with the step's `direction` alone. `step` and `direction` are refused by
-                `Approximate`, which holds the step constant; the last two are for Algorithm 1, which keeps where
-                sub-tasks ended.
-            direction_weight: w of `credit="direction"`: how much the direction of the step counts.
             pad: Give all meta-batches the same shape, so that points from different sub-tasks can be stacked. Dearer,
                 and not needed where tasks advance in step, as in Algorithm 1.
             start: Draws what θ0 is judged on; own validation data if None. At θ0 the task is not known yet: data of
@@ -197,20 +160,15 @@ class ContinualTask(Task):
             raise WarpgradError(f"task '{name}': steps per sub-task and batch sizes are whole numbers, at least 1.")
         if weighting not in WEIGHTINGS:
             raise WarpgradError(f"weighting={weighting!r} is unknown; choose one of {', '.join(WEIGHTINGS)}.")
-        if credit not in CREDITS:
-            raise WarpgradError(f"credit={credit!r} is unknown; choose one of {', '.join(CREDITS)}.")
         self.name = name
-        if not 0 < direction_weight < float("inf"):
-            raise WarpgradError(f"direction_weight={direction_weight}: a weight must be finite and above 0.")
-        self.weighting, self.credit, self.direction_weight = weighting, credit, direction_weight
-        self.judges_step = credit in STEPPING and weighting != "current"
+        self.weighting = weighting
         self.steps_per_subtask = steps_per_subtask
         self.steps = steps_per_subtask * len(self.order)
         self.measures: dict[str, Loss] = {"loss": loss, **(metrics or {})}
         """What a sub-task is scored by: the loss, then the metrics."""
         self._seed = seed
         self._batch_size, self._meta_size = batch_size, meta_size
-        self._pad = pad and weighting != "current" and credit not in MOVING
+        self._pad = pad and weighting != "current"
         self._start = start
         self.stack_key = (
             ContinualTask,
@@ -220,8 +178,6 @@ class ContinualTask(Task):
             batch_size,
             meta_size,
             weighting,
-            credit,
-            direction_weight,
             pad,
         )
 
@@ -237,9 +193,9 @@ class ContinualTask(Task):
         """Whether step k is the first one of another sub-task than step k − 1's."""
         return k > 0 and self.stage(k) != self.stage(k - 1)
 
-    def marks(self, k: int) -> bool:
-        """Where a sub-task ended, for credits that look back to it."""
-        return self.credit in MOVING and self.weighting != "current" and self.switches(k)
+    def ends_earlier(self, k: int) -> bool:
+        """Whether a sub-task has just ended that later meta-losses look back to."""
+        return self.weighting != "current" and self.switches(k)
 
     def weights(self, k: int) -> tuple[float, ...]:
         """w_{i,t} at step k, in the order of learning; 0 for sub-tasks that are not seen yet."""
@@ -293,20 +249,6 @@ class ContinualTask(Task):
     def meta_loss(self, forward: Forward, batch: SeenExamples) -> Tensor:
         if len(batch) != 3:
             raise WarpgradError("a continual meta-loss needs validation batches: use Exact() or Approximate().")
-        inputs, targets, weights = batch
-        if self.credit == "full" or len(inputs) == 1:
-            return self.start_loss(forward, batch)
-        measure = self.measures["loss"]
-        if self.credit == "step":
-            outputs = predictions(forward.with_constant_warp(), inputs[:-1])
-        else:
-            after = forward.by_direction(self.direction_weight) if self.credit == "direction" else forward
-            outputs = moved_predictions(after, inputs[:-1])
-        earlier = per_subtask(measure, outputs, targets[:-1])
-        return (weights[:-1] * earlier).sum() + weights[-1] * measure(forward(inputs[-1]), targets[-1])
-
-    def start_loss(self, forward: Forward, batch: SeenExamples) -> Tensor:
-        """The weighted sum with full credit: no step led to θ0 that could be given any."""
         inputs, targets, weights = batch
         return (weights * per_subtask(self.measures["loss"], predictions(forward, inputs), targets)).sum()
 

@@ -135,7 +135,7 @@ class MetaLoop:
             raise WarpgradError("the task family returned an empty meta-batch.")
         keys = [fold(key, "task", index) for index in range(len(batch))]
         with self.ranks.agreeing():
-            record = state.algorithm.meta_step(state.method, batch, keys, state.update)
+            record = state.algorithm.meta_step(state.method, batch, keys, state.update, self.ranks)
         state.update.end_meta_step()
         return record
 

@@ -21,7 +21,6 @@ import torch
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser, OptimiserFactory, ScheduleFactory
 from warpgrad.algorithms.method import Group, Method
-from warpgrad.algorithms.ranks import ALONE
 from warpgrad.errors import WarpgradError, naming_extras
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.initialisers.points import Fixed
@@ -111,7 +110,6 @@ def meta_train(
                 settings = {"seed": seed, "meta_steps": meta_steps, **(config or {})}
                 # torchrun repeats the whole command, which must not delete what it is to go on from.
                 directory = RunDirectory(Path(run), settings, fresh=fresh and not restarted(), ranks=ranks)
-            algorithm.ranks = ranks
             loop = MetaLoop(state, tasks, seed, directory, checkpoint_seconds, ranks)
             if tensorboard and directory is not None:
                 callbacks = [*callbacks, tensorboard_callback(directory.path / "tensorboard")]
@@ -119,7 +117,6 @@ def meta_train(
                 scores = Scores(validate, validate_every, test, test_every)
                 return loop.run(meta_steps, scores, callbacks, progress)
     finally:
-        algorithm.ranks = ALONE
         if directory is not None:
             directory.close()
 

@@ -36,8 +36,8 @@ from warpgrad.experiments.base import Execution, Experiment, Group, require
 from warpgrad.experiments.continual.config import WARPED, ContinualConfig, ContinualDeclaration
 from warpgrad.experiments.continual.evaluation import SELECTED, evaluation, validation
 from warpgrad.experiments.continual.methods import algorithm, build, family, schedule, trained
+from warpgrad.experiments.continual.objective import STEPPING
 from warpgrad.experiments.runner import check_length, kept, without_meta_training
-from warpgrad.tasks.continual import STEPPING
 from warpgrad.training.early_stopping import EarlyStopping
 from warpgrad.training.meta_train import meta_train
 

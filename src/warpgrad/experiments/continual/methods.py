@@ -16,10 +16,10 @@ from warpgrad.algorithms.meta_optimiser import ScheduleFactory
 from warpgrad.algorithms.method import Method
 from warpgrad.experiments.continual.config import WARPED, ContinualConfig
 from warpgrad.experiments.continual.families import AlphabetSequences, SineMixtures, alphabet_parts
+from warpgrad.experiments.continual.objective import ApproximateLookBack, LookBack
 from warpgrad.keys import fold
 from warpgrad.layers import feed_forward_warp
 from warpgrad.model.learner import Learner
-from warpgrad.objectives import Approximate, Exact
 from warpgrad.rules import SGD
 from warpgrad.tasks.base import TaskFamily
 from warpgrad.tasks.continual import Weighting
@@ -37,8 +37,6 @@ def family(config: ContinualConfig, part: Part) -> TaskFamily:
         "batch_size": config.batch_size,
         "meta_batch_size": config.meta_batch_size,
         "weighting": weighting,
-        "credit": config.credit,
-        "direction_weight": config.direction_weight,
         "pad": False,
     }
     if config.family == "sine":
@@ -50,7 +48,7 @@ def family(config: ContinualConfig, part: Part) -> TaskFamily:
 def algorithm(config: ContinualConfig) -> Algorithm:
     """Algorithm 1. Eq. 19 is a sum over tasks, sub-tasks and their θ's; as a sum it also stays clear of Adam's ε."""
     steps = config.steps_per_subtask * config.subtasks
-    return Online(steps=steps, tasks=config.tasks, judge_start=config.judge_start, reduction="sum")
+    return Online(steps=steps, tasks=config.tasks, reduction="sum")
 
 
 def schedule(config: ContinualConfig) -> ScheduleFactory | None:
@@ -87,8 +85,11 @@ def build(config: ContinualConfig) -> Method:
         torch.manual_seed(fold(config.seed, "weights"))
         module = network(config).to(config.device)
     learner = Learner(module, warp=None if config.method in WARPED else (), start={"*": "fixed"})
-    objective = {"exact": Exact, "approximate": Approximate}[config.objective]()
-    return Method(learner, SGD(config.lr), objective if config.method in WARPED else None)
+    if config.method not in WARPED:
+        return Method(learner, SGD(config.lr))
+    looking_back = {"exact": LookBack, "approximate": ApproximateLookBack}[config.objective]
+    objective = looking_back(config.credit, direction_weight=config.direction_weight, judge_start=config.judge_start)
+    return Method(learner, SGD(config.lr), objective)
 
 
 def trained(config: ContinualConfig, directory: Path) -> Learner:
