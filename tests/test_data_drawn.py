@@ -28,7 +28,7 @@ from warpgrad.data import (
 )
 from warpgrad.data.drawn.glyphs import Draws, Stroke, curve, retraces
 from warpgrad.data.drawn.writers import render
-from warpgrad.data.writing import JOURNAL, partial_of
+from warpgrad.data.writing import LOCK, partial_of
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.omniglot import methods as omniglot_data
 from warpgrad.io import locked
@@ -311,13 +311,13 @@ def test_runs_that_begin_together_draw_once_and_share(tmp_path, monkeypatch):
 def test_who_waits_for_another_to_draw_takes_over_when_it_is_gone(tmp_path, monkeypatch):
     partial = partial_of(tmp_path / "drawn")
     partial.mkdir()
-    held = locked(partial / JOURNAL, "held")
+    held = locked(partial / LOCK, "held")
     small = functools.partial(prepare_drawn, alphabets=2, characters=(3, 3))
     monkeypatch.setattr(omniglot_data, "prepare_drawn", small)
     waiting = threading.Thread(target=omniglot_data._draw, args=(tmp_path / "drawn",))
     waiting.start()
     waiting.join(timeout=1)
     assert waiting.is_alive()
-    held.close()
+    held.release()
     waiting.join(timeout=60)
     assert len(open_store(tmp_path / "drawn").classes) == 6

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from warpgrad.errors import WarpgradError
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 PARTIAL = ".partial-"
 """Prefix of files that were being written; one that is left over belongs to a process that was killed."""
@@ -80,12 +82,17 @@ class BusyError(WarpgradError):
     """Another process has it."""
 
 
-def locked(path: Path, refusal: str) -> BinaryIO:
-    """A file that only this process holds until it is closed or the process ends; `refusal` where another does."""
-    file = path.open("a+b")
+def locked(path: Path, refusal: str) -> BaseFileLock:
+    """A lock that only this process holds until it is released or the process ends; `refusal` where another does.
+
+    The file at `path` is the lock's alone: some versions of filelock empty it.
+    """
+    from filelock import FileLock, Timeout  # a dependency of torch; imported here because help texts need no lock
+
+    # Whichever thread took the lock, any may release it.
+    lock = FileLock(path, thread_local=False)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        file.close()
+        lock.acquire(blocking=False)
+    except Timeout as error:
         raise BusyError(refusal) from error
-    return file
+    return lock

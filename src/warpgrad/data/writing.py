@@ -74,7 +74,8 @@ def write(
             )
         )
         partial.rename(destination)
-        (destination / JOURNAL).unlink()
+        for name_under_way in (JOURNAL, LOCK):
+            (destination / name_under_way).unlink()
     except BaseException as failure:
         amiss = isinstance(failure, WarpgradError) and not isinstance(failure, SourceLostError)
         kept = fingerprint is not None and not amiss
@@ -101,6 +102,8 @@ def _identity(facts: Any) -> str:
 
 
 JOURNAL = "classes.jsonl"
+LOCK = ".lock"
+"""Held by the process that writes the data set."""
 
 
 class ClassImages(NamedTuple):
@@ -128,7 +131,8 @@ class PartialStore:
 
     def __init__(self, folder: Path, title: str, shape: tuple[int, int, int], identity: str | None) -> None:
         self._folder, self._title, self._shape = folder, title, shape
-        self._journal = locked(folder / JOURNAL, f"another process is writing {folder}: wait for it, or stop it.")
+        self._lock = locked(folder / LOCK, f"another process is writing {folder}: wait for it, or stop it.")
+        self._journal = (folder / JOURNAL).open("a+b")
         # Opened for appending, so that what is there survives, but to be read and cut as well.
         self._pixels = (folder / IMAGES).open("a+b")
         self._digest = hashlib.sha256()
@@ -185,6 +189,7 @@ class PartialStore:
     def close(self) -> None:
         self._pixels.close()
         self._journal.close()
+        self._lock.release()
 
     def _note(self, value: Any) -> None:
         self._journal.write(_encoded(value))

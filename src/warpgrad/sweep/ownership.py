@@ -6,27 +6,26 @@ take the trial. A process number would not do: numbers come again.
 
 from __future__ import annotations
 
-import fcntl
 import uuid
 from collections.abc import Set
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import TYPE_CHECKING, Self
 
-from warpgrad.io import PARTIAL, writing
+from warpgrad.io import PARTIAL, BusyError, locked, writing
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 _PREFIX = ".owner-"
 
 
-def try_lock(path: Path) -> BinaryIO | None:
-    """The lock on a file, held until closed; None where another process has it."""
-    file = path.open("ab")
+def try_lock(path: Path) -> BaseFileLock | None:
+    """The lock on a file, held until released; None where another process has it."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
+        return locked(path, f"another process holds {path}.")
+    except BusyError:
         return None
-    return file
 
 
 def is_locked(path: Path) -> bool:
@@ -36,7 +35,7 @@ def is_locked(path: Path) -> bool:
     lock = try_lock(path)
     if lock is None:
         return True
-    lock.close()
+    lock.release()
     return False
 
 
@@ -71,4 +70,4 @@ class Owner:
     ) -> None:
         # The file stays where it was not tidied: trials left running are known by it to be of this place, and free.
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()

@@ -5,7 +5,7 @@
     torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:29500 -m warpgrad run omniglot
                                                                                          # two machines, typed on both
 
-This module finds the ranks and joins them; what they say to each other is in `engine/torch_ranks.py`.
+This module finds the ranks, joins them, and carries what they say to each other: gloo between CPUs, NCCL between GPUs.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import islice
-from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import torch
@@ -32,8 +31,6 @@ from torch.distributed.rendezvous import rendezvous
 
 from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.errors import NonFiniteError, WarpgradError
-from warpgrad.training import shared_memory
-from warpgrad.training.shared_memory import SharedMemory
 
 DEFAULT_TIMEOUT = 1800.0
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -193,19 +190,13 @@ class TorchRanks(Ranks):
         self._store = dist.distributed_c10d._get_default_store()
         self._over = False
         self._asked = 0
-        self._memory: SharedMemory | None = None
-        if shared_memory.possible():
-            self._memory = self._open_memory()
 
     def total(self, numbers: Sequence[float]) -> list[float]:
         return self._word(numbers, None)[: len(numbers)]
 
     def add_up(self, flat: Tensor) -> None:
         with self._watched():
-            if self._memory is not None and flat.device.type == "cpu":
-                self._memory.add_up(flat)
-            else:
-                dist.all_reduce(flat)
+            dist.all_reduce(flat)
 
     def hand_over(self, parcels: Iterable[tuple[int, int, Tensor]]) -> None:
         self.total(())
@@ -214,9 +205,6 @@ class TorchRanks(Ranks):
             # The first parcel in the common order that is still under way heads the lists of both its ranks, so both
             # have named it: some at a time cannot make ranks wait for one another.
             while some := list(islice(waiting, _AT_ONCE)):
-                if self._memory is not None and some[0][2].device.type == "cpu":
-                    self._memory.hand_over(some)
-                    continue
                 works = [
                     dist.isend(data, receiver) if sender == self.index else dist.irecv(data, sender)
                     for sender, receiver, data in some
@@ -263,17 +251,6 @@ class TorchRanks(Ranks):
         with self._watched():
             dist.broadcast(received, 0)
         return received.numpy().tobytes()
-
-    def _open_memory(self) -> SharedMemory | None:
-        """Memory that all ranks have opened, or None: one that cannot is enough for all to do without."""
-        path, found = self.from_first(lambda: shared_memory.create(self.size)), None
-        if path:
-            with suppress(OSError):  # a container of its own, for example
-                found = SharedMemory(path, self.index, self.size, self.timeout)
-        (count,) = self.total([found is not None])
-        if path and self.first:
-            Path(path).unlink()  # all that could have it open: nothing is left behind, however the ranks end
-        return found if count == self.size else None
 
     def _word(self, numbers: Sequence[float], error: WarpgradError | None) -> list[float]:
         """Every rank's word, summed; raises where one of them is an error."""

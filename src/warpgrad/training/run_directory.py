@@ -114,7 +114,7 @@ class RunDirectory:
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
-        self._lock.close()
+        self._lock.release()
 
     def _clear(self) -> None:
         """Delete a run, and nothing that is not one."""
