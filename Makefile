@@ -9,7 +9,7 @@ export MPLBACKEND := Agg
 # Tests hold KFAC against curvlinops. It declares torchvision, never imports it, and no build of that fits a CPU torch.
 KFAC_PEERS := curvlinops-for-pytorch einconv einops linear_operator opt-einsum scipy
 
-.PHONY: demo test slow check lint types clean
+.PHONY: demo test slow check lint types bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/warpgrad demo
@@ -23,9 +23,14 @@ slow: $(VENV)/.installed-dev
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
+
+# Options after BENCH=, as in: make bench BENCH="--rows conv maml --repetitions 9"
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks $(BENCH)
 
 check: lint types test slow
 
@@ -33,7 +38,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[paper]'
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python

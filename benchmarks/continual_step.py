@@ -1,6 +1,6 @@
 """One meta-step of the continual experiment at the paper's size: stacked points against a plain loop.
 
-    python benchmarks/continual_step.py [--repetitions 5] [--tasks 5] [--out results/continual-step.json]
+    python -m benchmarks.continual_step [--repetitions 5] [--tasks 5] [--out results/continual-step.json]
 
 5 tasks × 100 steps, exact objective. Ways to the same gradient:
 
@@ -29,9 +29,9 @@ import torch
 
 from warpgrad.algorithms import Algorithm, Offline, Online
 from warpgrad.algorithms.method import Group
-from warpgrad.experiments.continual.config import build, family
 from warpgrad.experiments.continual.experiment import Continual
 from warpgrad.experiments.continual.families import SineMixtures
+from warpgrad.experiments.continual.methods import build, family
 from warpgrad.experiments.runner import commit, hardware, versions
 from warpgrad.io import write_json
 from warpgrad.tasks import Task
@@ -101,7 +101,7 @@ def main() -> None:
                     }
                     for name, own in seconds.items()
                 },
-                "command": shlex.join(["python", "benchmarks/continual_step.py", *sys.argv[1:]]),
+                "command": shlex.join(["python", "-m", "benchmarks.continual_step", *sys.argv[1:]]),
                 "versions": versions(),
                 "hardware": hardware(),
                 "commit": commit(),

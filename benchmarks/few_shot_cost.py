@@ -1,6 +1,6 @@
 """Processor seconds of one meta-step of each few-shot method, and what it costs beside MAML's.
 
-    python benchmarks/few_shot_cost.py [--repetitions 15] [--data cifar-fs] [--methods warp-maml maml cavia]
+    python -m benchmarks.few_shot_cost [--repetitions 15] [--data cifar-fs] [--methods warp-maml maml cavia]
 
 At preset `small`, one thread, for 1-shot and for 5-shot tests, whose meta-training sees 5 and 15 images of each class.
 A meta-step is the whole of it: the episode drawn, adaptation, meta-gradients, Adam. Methods take turns within each

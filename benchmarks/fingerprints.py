@@ -1,7 +1,7 @@
 """A tiny run of every experiment and method, and what it leaves: did a change of the code change any number?
 
-    python benchmarks/fingerprints.py --out before.json --data DIR          # at the old commit
-    python benchmarks/fingerprints.py --against before.json --data DIR      # at the new one
+    python -m benchmarks.fingerprints --out before.json --data DIR          # at the old commit
+    python -m benchmarks.fingerprints --against before.json --data DIR      # at the new one
 
 Every run goes through the command line, in one process and, where something is meta-learned, in two under torchrun. A
 fingerprint is the SHA-256 of each tensor of the last checkpoint, and all numbers of metrics and evaluation but times.
@@ -83,7 +83,8 @@ def fingerprints(data: Path | None, only: str | None) -> dict[str, dict[str, Any
     for experiment, names in methods().items():
         if only not in (None, experiment):
             continue
-        if experiment in DATA and (data is None or not (data / DATA[experiment]).exists()):
+        store = None if data is None or experiment not in DATA else data / DATA[experiment]
+        if experiment in DATA and (store is None or not store.exists()):
             print(f"{experiment}: left out, for want of {DATA[experiment]} in --data", file=sys.stderr)
             continue
         for method in names:
@@ -94,8 +95,8 @@ def fingerprints(data: Path | None, only: str | None) -> dict[str, dict[str, Any
                     words = ["run", experiment, "--method", method, "--out", str(directory), "--quiet"]
                     for name, value in TINY[experiment].items():
                         words += [f"--{name}", *value.split()]
-                    if experiment in DATA:
-                        words += ["--data", str(data / DATA[experiment])]
+                    if store is not None:
+                        words += ["--data", str(store)]
                     try:
                         _warpgrad(*words, processes=processes)
                     except subprocess.CalledProcessError as error:

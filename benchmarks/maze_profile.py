@@ -1,7 +1,7 @@
 """How long an update of the maze experiment takes, and how much of it the environment.
 
-    OMP_NUM_THREADS=1 python benchmarks/maze_profile.py                    # the Warp-RNN at the paper's size
-    OMP_NUM_THREADS=1 python benchmarks/maze_profile.py --agents all
+    OMP_NUM_THREADS=1 python -m benchmarks.maze_profile                    # the Warp-RNN at the paper's size
+    OMP_NUM_THREADS=1 python -m benchmarks.maze_profile --agents all
 
 An update is what `warpgrad run maze` does at each meta-step, without files: 30 episodes of 200 steps, one backward
 pass, Adam. Times are of the processor, which other processes on the machine disturb least. The target for the

@@ -1,6 +1,7 @@
 """Peak memory of one few-shot meta-step against K: backpropagation through adaptation, and the warp's gradient.
 
-    python benchmarks/memory_few_shot.py [--steps 1 5 10 20 40] [--filters 32] [--out results/few-shot-memory.json]
+    python -m benchmarks.memory_few_shot [--steps 1 5 10 20 40] [--filters 32] [--out results/few-shot-memory.json]
+        [--page runs/few-shot-memory.html]
 
 | way         | φ                  | θ0                    | memory in K                                  |
 |-------------|--------------------|-----------------------|----------------------------------------------|
@@ -17,23 +18,23 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import torch
 
+from benchmarks.fresh_process import peak_memory
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.method import Group, Method
 from warpgrad.data.tasks.episodes import EpisodeTask
 from warpgrad.experiments.few_shot.config import PRESETS, FewShotConfig
 from warpgrad.experiments.few_shot.methods import recipe
-from warpgrad.experiments.few_shot.page import MEMORY_FORMAT
 from warpgrad.experiments.runner import commit, hardware, versions
 from warpgrad.initialisers import Fixed, Leap
 from warpgrad.io import write_json
+from warpgrad.report import Page
+from warpgrad.report.memory import FORMAT, memory_section
 from warpgrad.tensors import Tensors, laid_channels_last
 
 LABELS = {
@@ -53,11 +54,8 @@ def main() -> None:
     parser.add_argument("--filters", type=int, default=PRESETS["small"].filters, help="Channels of each block.")
     parser.add_argument("--image-size", type=int, default=IMAGE_SIZE, help="Height and width of the images.")
     parser.add_argument("--out", type=Path, default=OUT, help="The record.")
-    parser.add_argument("--probe", choices=LABELS, help="Measure this way at the first of --steps, in this process.")
+    parser.add_argument("--page", type=Path, help="Also draw the record on a page.")
     given = parser.parse_args()
-    if given.probe is not None:
-        print(*measured(given.probe, given.steps[0], given.filters, given.image_size))
-        return
     points = []
     for way, label in LABELS.items():
         for steps in given.steps:
@@ -68,7 +66,7 @@ def main() -> None:
     write_json(
         given.out,
         {
-            "format": MEMORY_FORMAT,
+            "format": FORMAT,
             "setting": {
                 "ways": shape.ways,
                 "support": shape.ways * shape.shots,
@@ -77,39 +75,36 @@ def main() -> None:
                 "image_size": given.image_size,
             },
             "points": points,
-            "command": shlex.join(["python", "benchmarks/memory_few_shot.py", *sys.argv[1:]]),
+            "command": shlex.join(["python", "-m", "benchmarks.memory_few_shot", *sys.argv[1:]]),
             "versions": versions(),
             "hardware": hardware(),
             "commit": commit(),
         },
     )
+    if given.page is not None:
+        write_page(given.out, given.page)
+
+
+def write_page(record: Path, page: Path) -> None:
+    """The record as a figure and a table, on a page of its own."""
+    Page("Memory of a few-shot meta-step").add(memory_section(record)).write(page)
 
 
 def probe(way: str, steps: int, filters: int, image_size: int) -> tuple[int, int]:
     """(resident bytes before, peak bytes after) one meta-step in a fresh process."""
-    # Freed blocks go back to the system at once, so that the peak shows what is held and not what malloc kept.
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "MALLOC_MMAP_THRESHOLD_": "65536",
-        "MALLOC_TRIM_THRESHOLD_": "65536",
-    }
-    words = ["--probe", way, "--steps", str(steps), "--filters", str(filters), "--image-size", str(image_size)]
-    command = [sys.executable, str(Path(__file__).resolve()), *words]
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
-    before, peak = (int(number) for number in output.split())
+    peak, before = peak_memory(meta_step, way, steps, filters, image_size)
     return before, peak
 
 
-def measured(way: str, steps: int, filters: int, image_size: int) -> tuple[int, int]:
-    """The same in this process, which should have done nothing else."""
+def meta_step(way: str, steps: int, filters: int, image_size: int) -> int:
+    """Do it in this process; the resident bytes before it."""
     torch.set_num_threads(1)
     config = dataclasses.replace(PRESETS["small"], steps=steps, filters=filters)
     method, algorithm = parts(way, config, image_size)
     task = random_episode(config, image_size)
-    before = _status("VmRSS")
+    before = resident_bytes()
     algorithm.meta_step(method, [task], [0], _discard)
-    return before, _status("VmHWM")
+    return before
 
 
 def parts(way: str, config: FewShotConfig, image_size: int) -> tuple[Method, Algorithm]:
@@ -138,10 +133,10 @@ def _discard(group: Group, gradient: Tensors) -> None:
     del group, gradient
 
 
-def _status(entry: str) -> int:
-    """Bytes, as the kernel counts them for this program alone."""
+def resident_bytes() -> int:
+    """What this program holds now, as the kernel counts it."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    (line,) = [line for line in lines if line.startswith(f"{entry}:")]
+    (line,) = [line for line in lines if line.startswith("VmRSS:")]
     return int(line.split()[1]) * 1024
 
 

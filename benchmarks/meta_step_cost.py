@@ -1,6 +1,6 @@
 """What a meta-step of each method of the alphabets experiment costs, in processor seconds and relative to Leap's.
 
-    python benchmarks/meta_step_cost.py --preset small [--repetitions 3] [--steps 20] [--tasks 5] [--out costs.json]
+    python -m benchmarks.meta_step_cost --preset small [--repetitions 3] [--steps 20] [--tasks 5] [--out costs.json]
 
 Methods take turns within each repetition, so that a busy machine hits all alike; what is reported is the median. The
 costs of `steps` steps on `tasks` tasks are multiplied up to the preset's: a meta-step is a sum over both (MAML unrolls

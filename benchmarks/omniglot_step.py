@@ -1,13 +1,13 @@
 """One Warp-Leap meta-step, data included, against the same arithmetic in a bare loop over tensors in memory.
 
-    python benchmarks/omniglot_step.py [--repetitions 5] [--steps 20] [--tasks 2] [--filters 32] [--batch-size 20]
+    python -m benchmarks.omniglot_step [--repetitions 5] [--steps 20] [--tasks 2] [--filters 32] [--batch-size 20]
 
 | way           | what it does                                                                                    |
 |---------------|-------------------------------------------------------------------------------------------------|
 | `warpgrad`    | Algorithm 2 with Leap through the library, with its data: chosen, transformed, batched          |
 | `bare`        | the same network, batches and formulas written out below: no library, no data, no checks         |
 | `approximate` | `warpgrad` with the first-order objective                                                       |
-| `built-in`    | `warpgrad` with PyTorch's own second derivatives: what `warpgrad.model.second_order` saves            |
+| `built-in`    | `warpgrad` with PyTorch's own second derivatives: what `model.second_order` saves         |
 
 `bare` uses the library's second-order kernels too, so that both do the same arithmetic. Ways take turns within each
 repetition, so that a busy machine hits all alike; ratios are medians of ratios of processor time within repetitions.

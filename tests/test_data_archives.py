@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from omniglot_archives import packed
-from warpgrad.data import Limits, download, find_archives, open_tree
+from warpgrad.data import Limits, find_archives, open_tree
+from warpgrad.data.download import download
 from warpgrad.errors import WarpgradError
 
 

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 import warpgrad.cli.data as commands
+from warpgrad import data
 from warpgrad.data import open_store
 from warpgrad.errors import WarpgradError
 
@@ -59,13 +60,13 @@ def test_preparing_asks_for_archives_and_passes_them_on(tmp_path, monkeypatch):
 def test_download_fetches_first_and_then_prepares_from_there(monkeypatch, capsys):
     commands.data(["draw", "--alphabets", "1", "--out", "stand-in"])
     asked = []
-    monkeypatch.setattr(commands, "download_omniglot", lambda folder: asked.append(("download", folder)))
+    monkeypatch.setattr(data, "download_omniglot", lambda folder: asked.append(("download", folder)))
 
     def prepare(source, destination, progress):
         asked.append(("prepare", source, destination))
         return open_store(Path("stand-in"))
 
-    monkeypatch.setattr(commands, "prepare_omniglot", prepare)
+    monkeypatch.setattr(data, "prepare_omniglot", prepare)
     commands.data(["prepare", "omniglot", "--download"])
     archives = Path("data/omniglot-archives")
     assert asked == [("download", archives), ("prepare", archives, Path("data/omniglot"))]

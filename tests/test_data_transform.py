@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from warpgrad.data import AffineRange, draw_affine, random_affine, to_float, transform
+from warpgrad.data.transform import AffineRange, draw_affine, random_affine, to_float, transform
 from warpgrad.errors import WarpgradError
 
 

@@ -13,8 +13,8 @@ from PIL import Image
 
 import warpgrad.cli.data as commands
 from omniglot_archives import SMALL, archives, trees
-from warpgrad.data import ClassImages, data_name, open_prepared, open_store, prepared, write
-from warpgrad.data.prepared import TITLES
+from warpgrad.data import ClassImages, data_name, open_prepared, open_store, prepare_omniglot, write
+from warpgrad.data.prepared import TITLES, prepared
 from warpgrad.data.sources.omniglot import CONTENTS, SIZES, prepare_omniglot_few_shot
 from warpgrad.data.splits import draw_splits
 from warpgrad.errors import WarpgradError
@@ -171,7 +171,7 @@ def test_few_shot_omniglot_has_the_images_of_omniglot_and_splits_of_its_own(tmp_
     sizes = {"train": 3, "validation": 1, "test": 1}
     source = archives(tmp_path / "zips", trees)
     store = prepare_omniglot_few_shot(source, tmp_path / "few", _contents=SMALL, _sizes=sizes)
-    plain = commands.prepare_omniglot(source, tmp_path / "plain", _contents=SMALL)
+    plain = prepare_omniglot(source, tmp_path / "plain", _contents=SMALL)
     assert store.header.sha256 == plain.header.sha256
     assert (store.classes, store.groups) == (plain.classes, plain.groups)
     assert {split: len(names) for split, names in store.header.splits.items()} == sizes

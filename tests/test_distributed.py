@@ -128,8 +128,8 @@ def test_a_timeout_that_is_none_is_refused(monkeypatch):
 
 def test_the_command_line_hands_its_timeout_to_the_ranks(monkeypatch, tmp_path):
     given = []
-    monkeypatch.setattr(commands, "joined", lambda device, *, timeout: given.append(timeout))
-    monkeypatch.setattr(commands.runner, "execute", lambda *_: {"steps": 1, "metrics": {"score": 1.0}})
+    monkeypatch.setattr("warpgrad.training.distributed.joined", lambda device, *, timeout: given.append(timeout))
+    monkeypatch.setattr("warpgrad.experiments.runner.execute", lambda *_: {"steps": 1, "metrics": {"score": 1.0}})
     for words in (["--timeout", "7.5"], []):
         commands.run(["synthetic", "--out", str(tmp_path), *words])
     assert given == [7.5, None]

@@ -18,7 +18,6 @@ from torch.utils.flop_counter import FlopCounterMode
 import warpgrad as wg
 from omniglot_runs import store, tiny
 from warpgrad.adaptation import traced as recording
-from warpgrad.bench.flops import Flops
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import EXPERIMENTS
 from warpgrad.experiments.base import Config, Execution, Experiment
@@ -43,6 +42,7 @@ from warpgrad.experiments.estimate import (
 )
 from warpgrad.experiments.omniglot.experiment import Omniglot
 from warpgrad.experiments.runner import kept, without_meta_training
+from warpgrad.training.resources import Flops
 
 __all__ = ["store", "tiny"]
 

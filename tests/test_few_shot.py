@@ -19,7 +19,6 @@ from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution
 from warpgrad.experiments.comparison import comparable, difference
 from warpgrad.experiments.few_shot import experiment as few_shot
-from warpgrad.experiments.few_shot import page as few_shot_page
 from warpgrad.experiments.few_shot.config import COST, DATA, IN_TIME, LONG, METHODS, PROBES, FewShotConfig
 from warpgrad.experiments.few_shot.evaluation import half_width
 from warpgrad.experiments.few_shot.experiment import FewShot
@@ -488,14 +487,6 @@ def test_the_page_draws_the_tests_on_the_way(runs, tiny, tmp_path):
     assert "test scores on the way choose nothing" in text
     without = EXPERIMENT.page([group_of("ANIL", [runs["anil"]])], "Plain").write(tmp_path / "q.html").read_text()
     assert "test/accuracy against meta-steps" not in without
-
-
-def test_the_page_shows_memory_against_k_where_it_was_measured(runs, tmp_path, monkeypatch):
-    measured = Path(__file__).parents[1] / "results" / "few-shot-memory.json"
-    monkeypatch.setattr(few_shot_page, "MEMORY", measured)
-    text = EXPERIMENT.page([group_of("MAML", [runs["maml"]])], "Few shots").write(tmp_path / "page.html").read_text()
-    for words in ("Memory against adaptation steps", "Warp-MAML", "warp, fixed θ0"):
-        assert words in text
 
 
 def test_results_on_other_episodes_are_not_compared(runs, tiny):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmark_scripts import load_benchmark
+from benchmarks import few_shot_cost
 from few_shot_store import few_shot_store
 from warpgrad.data.tasks.episodes import FewShotImages
 from warpgrad.experiments.base import Execution
@@ -18,26 +18,21 @@ from warpgrad.training.run_directory import newest_checkpoint
 EXPERIMENT = FewShot()
 
 
-@pytest.fixture(scope="module")
-def benchmark():
-    return load_benchmark("few_shot_cost")
-
-
-def test_a_ratio_is_the_median_within_repetitions(benchmark):
+def test_a_ratio_is_the_median_within_repetitions():
     """The second repetition was disturbed: all methods were, alike."""
-    found = benchmark.ratios({"maml": [1.0, 10.0, 1.0], "warp-maml": [2.0, 21.0, 2.2], "cavia": [0.5, 5.0, 0.4]})
+    found = few_shot_cost.ratios({"maml": [1.0, 10.0, 1.0], "warp-maml": [2.0, 21.0, 2.2], "cavia": [0.5, 5.0, 0.4]})
     assert found == {"maml": 1.0, "warp-maml": pytest.approx(2.1), "cavia": 0.5}
 
 
-def test_methods_take_turns_and_warm_up(benchmark):
+def test_methods_take_turns_and_warm_up():
     calls = []
     ways = {name: lambda step, name=name: calls.append((step, name)) for name in ("maml", "cavia")}
-    seconds = benchmark.measured(ways, 3)
+    seconds = few_shot_cost.measured(ways, 3)
     assert calls == [(step, name) for step in range(5) for name in ways]
     assert {name: len(values) for name, values in seconds.items()} == {"maml": 3, "cavia": 3}
 
 
-def test_what_is_timed_is_the_meta_step_of_a_run(benchmark, tmp_path, monkeypatch):
+def test_what_is_timed_is_the_meta_step_of_a_run(tmp_path, monkeypatch):
     """Two meta-steps of the benchmark end with the bytes of a run of two."""
     store = few_shot_store(tmp_path / "store")
     config = EXPERIMENT.config(
@@ -45,9 +40,9 @@ def test_what_is_timed_is_the_meta_step_of_a_run(benchmark, tmp_path, monkeypatc
     )
     EXPERIMENT.train(config, Execution(tmp_path / "run", progress=False))
     made: list[Recipe] = []
-    make = benchmark.recipe
-    monkeypatch.setattr(benchmark, "recipe", lambda *given: made.append(make(*given)) or made[-1])
-    take = benchmark.meta_steps(config, FewShotImages(store))
+    make = few_shot_cost.recipe
+    monkeypatch.setattr(few_shot_cost, "recipe", lambda *given: made.append(make(*given)) or made[-1])
+    take = few_shot_cost.meta_steps(config, FewShotImages(store))
     for step in range(2):
         take(step)
     stored = load(newest_checkpoint(tmp_path / "run"))["weights"]

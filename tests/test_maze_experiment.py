@@ -254,10 +254,11 @@ def test_differences_are_over_common_seeds_and_equal_updates(groups):
 def test_the_small_table_has_the_seeds_and_the_horizons_of_its_time():
     table = MazeNavigation().tables[0]
     seeds = {row.label: row.seeds["small"] for row in table.rows}
-    assert {label for label, count in seeds.items() if count == 2} == {
+    assert {label for label, count in seeds.items() if count == 4} == {
         "Warp-RNN",
         "RNN",
         "RNN, Adam 0.0003, clip 0.5",
+        "HyperRNN",
     }
     assert {row.settings_at("small").get("meta_steps") for row in table.rows} == {None, 10_000}
     assert all("meta_steps" not in row.settings_at("paper") for row in table.rows)

@@ -7,20 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmark_scripts import load_benchmark
+from benchmarks import memory_few_shot
 from warpgrad.algorithms import Online, Unrolled
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.few_shot.config import PRESETS
-from warpgrad.experiments.few_shot.page import MEMORY_FORMAT, memory_section
 from warpgrad.initialisers import MAML, Fixed, Leap
 from warpgrad.io import write_json
 from warpgrad.objectives import Exact
 from warpgrad.report import Page
-
-
-@pytest.fixture(scope="module")
-def benchmark():
-    return load_benchmark("memory_few_shot")
+from warpgrad.report.memory import FORMAT, memory_section
 
 
 def record(path: Path) -> Path:
@@ -31,13 +26,21 @@ def record(path: Path) -> Path:
         for steps, memory in ((steps, 50 + slope * steps) for steps in (5, 1))
     ]
     setting = {"ways": 5, "support": 25, "query": 75, "filters": 32, "image_size": 32}
-    write_json(path, {"format": MEMORY_FORMAT, "setting": setting, "points": points, "command": "python measure.py"})
+    write_json(path, {"format": FORMAT, "setting": setting, "points": points, "command": "python measure.py"})
     return path
 
 
-def test_the_ways_are_the_few_shot_methods_with_the_stated_initialisers(benchmark):
+def test_the_record_is_drawn_on_a_page(tmp_path):
+    measured = Path(__file__).parents[1] / "results" / "few-shot-memory.json"
+    memory_few_shot.write_page(measured, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    for words in ("Memory against adaptation steps", "Warp-MAML", "warp, fixed θ0"):
+        assert words in text
+
+
+def test_the_ways_are_the_few_shot_methods_with_the_stated_initialisers():
     config = dataclasses.replace(PRESETS["small"], steps=7, filters=4)
-    found = {way: benchmark.parts(way, config, 32) for way in benchmark.LABELS}
+    found = {way: memory_few_shot.parts(way, config, 32) for way in memory_few_shot.LABELS}
     assert {way: type(algorithm) for way, (_, algorithm) in found.items()} == {
         "maml": Unrolled, "warp-maml": Online, "warp-leap": Online, "warp": Online,
     }  # fmt: skip
@@ -46,19 +49,19 @@ def test_the_ways_are_the_few_shot_methods_with_the_stated_initialisers(benchmar
         "warp-maml": MAML, "warp-leap": Leap, "warp": Fixed,
     }  # fmt: skip
     assert all(isinstance(method.objective, Exact) for way, (method, _) in found.items() if way != "maml")
-    assert benchmark.STEPS == (1, 5, 10, 20, 40)
-    task = benchmark.random_episode(config, 32)
+    assert memory_few_shot.STEPS == (1, 5, 10, 20, 40)
+    task = memory_few_shot.random_episode(config, 32)
     assert [tuple(task.adapt_batch(0)[0].shape), tuple(task.meta_batch(0)[0].shape)] == [
         (25, 3, 32, 32),
         (75, 3, 32, 32),
     ]
 
 
-def test_memory_grows_with_k_for_maml_and_not_for_the_warps_gradient(benchmark):
+def test_memory_grows_with_k_for_maml_and_not_for_the_warps_gradient():
     """Between 5 and 25 steps; each measured in a process of its own."""
     grown = {}
     for way in ("maml", "warp-leap"):
-        (before, short), (_, long) = (benchmark.probe(way, steps, 8, 32) for steps in (5, 25))
+        (before, short), (_, long) = (memory_few_shot.probe(way, steps, 8, 32) for steps in (5, 25))
         assert short > before
         grown[way] = (long - short) / 2**20
     assert grown["maml"] > 20, grown

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+ROLES = {"config.py", "methods.py", "evaluation.py", "results.py", "page.py", "experiment.py"}
 
 
 @pytest.mark.slow
@@ -27,11 +28,23 @@ def test_every_file_that_the_documents_name_exists():
             assert (document.parent / target).exists(), f"{document.name} names {target}"
 
 
-def test_the_map_of_the_paper_names_files_that_exist():
+def test_the_map_names_files_that_exist_and_every_folder():
     package = ROOT / "src" / "warpgrad"
     text = (package / "README.md").read_text()
-    named = re.findall(r"`([a-z_]+(?:/[a-z_]*)?(?:\.py)?)`", text)
-    paths = [name for name in named if "/" in name or name.endswith(".py")]
+    paths = [name for name in re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:/|\.py))`", text) if name not in ROLES]
     assert len(paths) > 30
     for name in paths:
-        assert (package / name).exists(), name
+        found = (package / name).exists() or any(package.glob(f"*/{name}"))
+        assert found, name
+    folders = {path.name for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders <= {name.split("/")[0] for name in paths}
+
+
+def test_every_experiment_has_the_roles_that_the_map_names():
+    experiments = ROOT / "src" / "warpgrad" / "experiments"
+    folders = [path for path in experiments.iterdir() if path.is_dir() and path.name != "__pycache__"]
+    assert len(folders) >= 6
+    for folder in folders:
+        assert {f"{role}.py" for role in ("config", "evaluation", "results", "page", "experiment")} <= {
+            path.name for path in folder.iterdir()
+        }, folder.name

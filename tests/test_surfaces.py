@@ -9,9 +9,10 @@ import torch
 
 import warpgrad as wg
 from warpgrad.experiments.base import Execution
-from warpgrad.experiments.synthetic.config import SyntheticConfig, build
+from warpgrad.experiments.synthetic.config import SyntheticConfig
 from warpgrad.experiments.synthetic.evaluation import Test, descend
 from warpgrad.experiments.synthetic.experiment import Synthetic
+from warpgrad.experiments.synthetic.methods import build
 from warpgrad.experiments.synthetic.surfaces import (
     Position,
     ResidualOmega,

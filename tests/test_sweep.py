@@ -20,20 +20,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 
 optuna = pytest.importorskip("optuna", reason="needs Optuna: pip install 'warpgrad[sweep]'")
 
 from warpgrad.cli import run as commands  # noqa: E402
 from warpgrad.cli import sweep as sweep_commands  # noqa: E402
-from warpgrad.errors import WarpgradError  # noqa: E402
+from warpgrad.cli.main import main  # noqa: E402
+from warpgrad.errors import NonFiniteError, WarpgradError  # noqa: E402
+from warpgrad.experiments.base import Execution  # noqa: E402
 from warpgrad.experiments.multi_shot.experiment import MultiShot  # noqa: E402
+from warpgrad.experiments.runner import execute, python_command  # noqa: E402
 from warpgrad.experiments.search_space import Choices, FloatRange, IntRange  # noqa: E402
 from warpgrad.experiments.settings_file import read_settings  # noqa: E402
 from warpgrad.experiments.synthetic.experiment import Synthetic  # noqa: E402
-from warpgrad.sweep import process  # noqa: E402
 from warpgrad.sweep.ownership import Owner  # noqa: E402
 from warpgrad.sweep.page import build_page  # noqa: E402
-from warpgrad.sweep.process import trial_command  # noqa: E402
 from warpgrad.sweep.pruning import Prune  # noqa: E402
 from warpgrad.sweep.results import Places, Sweep, best_settings, ranked  # noqa: E402
 from warpgrad.sweep.samplers import Keyed  # noqa: E402
@@ -138,7 +140,7 @@ def test_a_list_is_chosen_kept_shown_and_run_as_it_was_declared(tmp_path):
     assert [outcome.chosen for outcome in outcomes] == tried
     best = ranked(outcomes, "maximise")[0]
     assert plan.trial_config(best.chosen).widths == (8, 8, 16)
-    words = trial_command(experiment, plan.trial_config(best.chosen), tmp_path / "trial")
+    words = python_command(experiment, plan.trial_config(best.chosen), tmp_path / "trial")
     assert words[words.index("--widths") + 1 :][:3] == ["8", "8", "16"]
     places.best.write_text(json.dumps(best_settings(plan, best)))
     assert read_settings(places.best, experiment)["widths"] == (8, 8, 16)
@@ -339,10 +341,20 @@ def test_pruned_trials_are_stopped_and_kept(tmp_path):
 
 def test_a_diverging_run_has_an_exit_code_of_its_own(tmp_path, capsys):
     words = ["run", "synthetic", *TINY, "--lr", "1e30", "--out", str(tmp_path / "run"), "--quiet"]
-    assert process.main(words) == process.DIVERGED
-    assert "meta-step 0" in capsys.readouterr().err
-    assert process.main(["run", "synthetic", "--steps", "0"]) == 2
-    assert "steps=0" in capsys.readouterr().err
+    for given, code, said in ((words, 3, "meta-step 0"), (["run", "synthetic", "--steps", "0"], 2, "steps=0")):
+        with pytest.raises(SystemExit) as stopped:
+            main(given)
+        assert stopped.value.code == code
+        assert said in capsys.readouterr().err
+
+
+def test_a_matrix_that_cannot_be_inverted_is_divergence(tmp_path, monkeypatch):
+    def singular(self, config, execution):
+        raise torch.linalg.LinAlgError("the matrix is singular.")
+
+    monkeypatch.setattr(Synthetic, "train", singular)
+    with pytest.raises(NonFiniteError, match="the matrix is singular; take smaller steps"):
+        execute(Synthetic(), Synthetic().config("small"), Execution(tmp_path))
 
 
 def test_the_page_tells_the_best_and_the_failed(tmp_path):
@@ -417,5 +429,7 @@ def test_a_killed_sweep_is_taken_up_and_ends_as_if_it_had_not_been(tmp_path):
     assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()] == list(range(300))
     summary = json.loads((metrics.parent / "summary.json").read_text())
     whole = tmp_path / "whole"
-    assert process.main([*summary["command"].split()[1:], "--out", str(whole), "--quiet"]) == 0
+    with pytest.raises(SystemExit) as stopped:
+        main([*summary["command"].split()[1:], "--out", str(whole), "--quiet"])
+    assert stopped.value.code == 0
     assert json.loads((whole / "summary.json").read_text())["metrics"] == summary["metrics"]

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 import warpgrad as wg
 from warpgrad.experiments.base import Execution, Group
 from warpgrad.experiments.runner import execute
-from warpgrad.experiments.synthetic.config import SyntheticConfig, build, omega_of, rule, tuned_lr, weights
+from warpgrad.experiments.synthetic.config import STEP_SIZES, SyntheticConfig, descending_at_test, tuned_lr
 from warpgrad.experiments.synthetic.evaluation import EXAMPLES, FROM_X0, Test, descend
-from warpgrad.experiments.synthetic.experiment import STEP_SIZES, Synthetic
+from warpgrad.experiments.synthetic.experiment import Synthetic
+from warpgrad.experiments.synthetic.methods import build, omega_of, rule, weights
 from warpgrad.experiments.synthetic.page import redrawn
 from warpgrad.experiments.synthetic.results import (
     COMPARISONS,
@@ -76,8 +77,17 @@ def test_the_long_preset_is_the_settled_reading() -> None:
     assert config.starts == 10
     table = next(table for table in EXPERIMENT.tables if table.name == "synthetic-long")
     assert (table.preset, table.seeds) == ("long", 10)
-    assert [row.settings.get("inner_rule", "sgd") for row in table.rows] == ["sgd", "adam"]
-    assert table.rows[1].settings["lr"] == config.tuned_adam_lr, "no step size was searched under the warp"
+    rows = [EXPERIMENT.config("long", **row.settings) for row in table.rows]
+    at_test = [descending_at_test(row) for row in rows]
+    assert [row.inner_rule for row in rows] == ["sgd", "sgd", "adam"]
+    # No step size was searched under the warp.
+    assert at_test == [("sgd", 0.1), ("adam", config.tuned_adam_lr), ("adam", config.tuned_adam_lr)]
+
+
+def test_every_table_declares_settings_that_can_be_run() -> None:
+    for table in EXPERIMENT.tables:
+        for row in table.rows:
+            EXPERIMENT.config(table.preset, **row.settings_at(table.preset))
 
 
 def test_a_long_meta_step_learns_from_ten_surfaces(tmp_path: Path) -> None:

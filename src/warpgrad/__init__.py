@@ -1,31 +1,59 @@
 """Warped Gradient Descent on PyTorch. The map from the paper to the files is in `README.md` beside this file."""
 
-from warpgrad.adaptation.adapt import LearningCurve, adapt, evaluate, score
-from warpgrad.adaptation.base import Adaptation, Point, Transition
-from warpgrad.adaptation.stacked import BatchedAdaptation
-from warpgrad.algorithms import Algorithm, Continual, Offline, Online, Unrolled
-from warpgrad.algorithms.meta_optimiser import MetaOptimiser
-from warpgrad.algorithms.method import Method
-from warpgrad.algorithms.replay import ReplayBudget, ReplayBuffer
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from warpgrad.errors import NonFiniteError, WarpgradError
-from warpgrad.initialisers import (
-    FOMAML,
-    MAML,
-    Fixed,
-    GaussianPrior,
-    Initialiser,
-    Leap,
-    MultiTask,
-    Reptile,
-)
-from warpgrad.layers.augmentation import compress, conv_warp, interleave, linear_warp, sized
-from warpgrad.model.learner import Forward, Learner
-from warpgrad.model.partition import Adaptable, Warp
-from warpgrad.objectives import Approximate, Exact, InPlace, Objective, Through
-from warpgrad.rules import SGD, Adam, Clip, Learned, Rule
-from warpgrad.tasks import FunctionFamily, SupervisedTask, Task, TaskFamily, TaskList, accuracy
-from warpgrad.training import EarlyStopping, meta_train
+from warpgrad.lazy import exports
 from warpgrad.version import __version__
+
+if TYPE_CHECKING:
+    from warpgrad.adaptation.adapt import LearningCurve, adapt, evaluate, score
+    from warpgrad.adaptation.base import Adaptation, Point, Transition
+    from warpgrad.adaptation.stacked import BatchedAdaptation
+    from warpgrad.algorithms import Algorithm, Continual, Offline, Online, Unrolled
+    from warpgrad.algorithms.meta_optimiser import MetaOptimiser
+    from warpgrad.algorithms.method import Method
+    from warpgrad.algorithms.replay import ReplayBudget, ReplayBuffer
+    from warpgrad.initialisers import (
+        FOMAML,
+        MAML,
+        Fixed,
+        GaussianPrior,
+        Initialiser,
+        Leap,
+        MultiTask,
+        Reptile,
+    )
+    from warpgrad.layers.augmentation import compress, conv_warp, interleave, linear_warp, sized
+    from warpgrad.model.learner import Forward, Learner
+    from warpgrad.model.partition import Adaptable, Warp
+    from warpgrad.objectives import Approximate, Exact, InPlace, Objective, Through
+    from warpgrad.rules import SGD, Adam, Clip, Learned, Rule
+    from warpgrad.tasks import FunctionFamily, SupervisedTask, Task, TaskFamily, TaskList, accuracy
+    from warpgrad.training import EarlyStopping, meta_train
+
+__getattr__, __dir__ = exports(
+    globals(),
+    {
+        "warpgrad.adaptation.adapt": "LearningCurve adapt evaluate score",
+        "warpgrad.adaptation.base": "Adaptation Point Transition",
+        "warpgrad.adaptation.stacked": "BatchedAdaptation",
+        "warpgrad.algorithms": "Algorithm Continual Offline Online Unrolled",
+        "warpgrad.algorithms.meta_optimiser": "MetaOptimiser",
+        "warpgrad.algorithms.method": "Method",
+        "warpgrad.algorithms.replay": "ReplayBudget ReplayBuffer",
+        "warpgrad.initialisers": "FOMAML MAML Fixed GaussianPrior Initialiser Leap MultiTask Reptile",
+        "warpgrad.layers.augmentation": "compress conv_warp interleave linear_warp sized",
+        "warpgrad.model.learner": "Forward Learner",
+        "warpgrad.model.partition": "Adaptable Warp",
+        "warpgrad.objectives": "Approximate Exact InPlace Objective Through",
+        "warpgrad.rules": "SGD Adam Clip Learned Rule",
+        "warpgrad.tasks": "FunctionFamily SupervisedTask Task TaskFamily TaskList accuracy",
+        "warpgrad.training": "EarlyStopping meta_train",
+    },
+)
 
 __all__ = [
     "FOMAML",

@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+_EXTRAS = {
+    **dict.fromkeys(("PIL", "gymnasium", "jinja2", "matplotlib", "rich", "tyro"), "paper"),
+    **dict.fromkeys(("optuna", "sqlalchemy"), "sweep"),
+    "tensorboard": "tensorboard",
+}
+"""Module -> the extra that installs it."""
+
 
 class WarpgradError(ValueError):
     """Bad input: a model, task, setting, file or device that cannot be used as given.
 
-    The message is one sentence for a person. The command line prints it alone and exits with code 2.
+    The message is one sentence for a person. The command line prints it alone and ends with `exit_code`.
     """
+
+    exit_code: ClassVar[int] = 2
 
 
 class NonFiniteError(WarpgradError):
-    """A loss, gradient or parameter became NaN or infinite; the message names it, the task and the step."""
+    """A loss, gradient or parameter became NaN or infinite; the message names it, the task and the step.
+
+    It has an exit code of its own: a search tries settings under which training diverges, and has to tell that, which
+    is a result, from a full disk or missing data, which is none.
+    """
+
+    exit_code: ClassVar[int] = 3
+
+
+@contextmanager
+def naming_extras() -> Iterator[None]:
+    """Where something that the block imports is missing because an extra is not installed, say how to install it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in _EXTRAS:
+            raise
+        raise WarpgradError(f"{module} is not installed: pip install 'warpgrad[{_EXTRAS[module]}]'.") from error

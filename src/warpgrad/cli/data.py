@@ -15,30 +15,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+import warpgrad.data as sets
 from warpgrad.cli.main import parse
-from warpgrad.data import (
-    CIFAR_FS,
-    FC100,
-    ImageStore,
-    download_omniglot,
-    montage,
-    prepare_cifar,
-    prepare_drawn,
-    prepare_folder,
-    prepare_mini_imagenet,
-    prepare_omniglot,
-    prepare_omniglot_few_shot,
-    prepare_tiered_imagenet,
-    usable_alphabets,
-)
-from warpgrad.data.writing import partial_of
+from warpgrad.data.prepared import DRAWN, OMNIGLOT, STORES
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.omniglot.methods import DRAWN, OMNIGLOT, STORES, open_data
 from warpgrad.io import write_bytes
+
+if TYPE_CHECKING:
+    from warpgrad.data import ImageStore
 
 
 def data(words: list[str]) -> None:
@@ -87,10 +75,12 @@ def prepare(words: list[str]) -> None:
     table: dict[str, Callable[[list[str]], ImageStore]] = {
         OMNIGLOT: lambda rest: _omniglot(OMNIGLOT, rest),
         "omniglot-fewshot": lambda rest: _omniglot("omniglot-fewshot", rest),
-        "cifar-fs": lambda rest: _published("cifar-fs", rest, partial(prepare_cifar, splits=CIFAR_FS)),
-        "fc100": lambda rest: _published("fc100", rest, partial(prepare_cifar, splits=FC100)),
-        "mini-imagenet": lambda rest: _published("mini-imagenet", rest, prepare_mini_imagenet),
-        "tiered-imagenet": lambda rest: _published("tiered-imagenet", rest, prepare_tiered_imagenet),
+        "cifar-fs": lambda rest: _published(
+            "cifar-fs", rest, lambda: partial(sets.prepare_cifar, splits=sets.CIFAR_FS)
+        ),
+        "fc100": lambda rest: _published("fc100", rest, lambda: partial(sets.prepare_cifar, splits=sets.FC100)),
+        "mini-imagenet": lambda rest: _published("mini-imagenet", rest, lambda: sets.prepare_mini_imagenet),
+        "tiered-imagenet": lambda rest: _published("tiered-imagenet", rest, lambda: sets.prepare_tiered_imagenet),
         "folder": _folder,
     }
     names = ", ".join(table)
@@ -112,21 +102,22 @@ def _omniglot(name: str, words: list[str]) -> ImageStore:
     if given.download:
         source = out.parent / f"{OMNIGLOT}-archives"
         print(f"fetching the archives into {source}", file=sys.stderr, flush=True)
-        download_omniglot(source)
-    make = prepare_omniglot if name == OMNIGLOT else prepare_omniglot_few_shot
+        sets.download_omniglot(source)
+    make = sets.prepare_omniglot if name == OMNIGLOT else sets.prepare_omniglot_few_shot
     return make(source, out, progress=_lines("characters prepared"))
 
 
-def _published(name: str, words: list[str], make: Callable[..., ImageStore]) -> ImageStore:
+def _published(name: str, words: list[str], found: Callable[[], Callable[..., ImageStore]]) -> ImageStore:
+    """`found` looks the function up that prepares the set; a help text does not import it."""
     given: SourceArguments = parse(SourceArguments, words, f"warpgrad data prepare {name}")
-    return make(given.source, _destination(given.out, name), progress=_lines("classes prepared"))
+    return found()(given.source, _destination(given.out, name), progress=_lines("classes prepared"))
 
 
 def _folder(words: list[str]) -> ImageStore:
     given: FolderArguments = parse(FolderArguments, words, "warpgrad data prepare folder")
     own = given.source.resolve()
     name = given.name or (own.name if own.is_dir() else own.stem)
-    return prepare_folder(
+    return sets.prepare_folder(
         given.source,
         _destination(given.out, name),
         name=name,
@@ -140,6 +131,8 @@ def _folder(words: list[str]) -> ImageStore:
 
 def _destination(out: Path | None, name: str) -> Path:
     """Where it goes; what an interrupted command left there is named."""
+    from warpgrad.data.writing import partial_of
+
     destination = out or STORES / name
     if (left := partial_of(destination)).exists():
         print(f"going on with what an interrupted command left in {left}, if its source is the same", file=sys.stderr)
@@ -159,7 +152,7 @@ class DrawArguments:
 def draw(words: list[str]) -> None:
     """Invent alphabets."""
     given: DrawArguments = parse(DrawArguments, words, "warpgrad data draw")
-    store = prepare_drawn(given.out, given.seed, alphabets=given.alphabets, progress=_lines("alphabets drawn"))
+    store = sets.prepare_drawn(given.out, given.seed, alphabets=given.alphabets, progress=_lines("alphabets drawn"))
     _print_summary(store)
 
 
@@ -187,11 +180,13 @@ def show(words: list[str]) -> None:
     given: MontageArguments = parse(MontageArguments, words, "warpgrad data montage")
     if given.group is not None and given.split is not None:
         raise WarpgradError("give either --group or --split, not both.")
+    from warpgrad.experiments.omniglot.methods import open_data
+
     store = open_data(given.data)
     name, chosen = _rows(store, given.group, given.split)
     shown = chosen[: given.classes]
     buffer = io.BytesIO()
-    montage(store, shown, drawings=given.drawings, zoom=given.zoom).save(buffer, format="PNG")
+    sets.montage(store, shown, drawings=given.drawings, zoom=given.zoom).save(buffer, format="PNG")
     write_bytes(given.out, buffer.getvalue())
     count = f"{len(shown)}" if len(shown) == len(chosen) else f"{len(shown)} of {len(chosen)}"
     print(f"{store.header.name}, {name}, {count} {_words(store)[1]}: {given.out}")
@@ -227,7 +222,7 @@ def _print_summary(store: ImageStore) -> None:
         print(f"{header.name}: {len(store)} {classes}{of}: {splits}")
         print(f"{header.offsets[-1]} images, {height}×{width}, {'grey' if channels == 1 else 'RGB'}; {header.note}")
     else:
-        usable = len(usable_alphabets(store))
+        usable = len(sets.usable_alphabets(store))
         print(f"{header.name}: {len(store)} {classes}{of}, {usable} with 20 or more")
     print(f"sha256 {header.sha256}")
     print(f"data set: {store.path}")

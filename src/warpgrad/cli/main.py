@@ -1,6 +1,7 @@
 """The command line. `warpgrad` alone says what there is; every command has --help.
 
-Exit codes: 0 done; 2 bad input, with one sentence on stderr; 130 and 143 stopped by Ctrl-C and SIGTERM, work saved.
+Exit codes: 0 done; 2 bad input and 3 a run that diverged, with one sentence on stderr; 130 and 143 stopped by Ctrl-C
+and SIGTERM, work saved.
 """
 
 from __future__ import annotations
@@ -10,18 +11,28 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, NoReturn, TypeVar
 
-import tyro
-
 from warpgrad.allocator import keep_freed_memory
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, naming_extras
 from warpgrad.version import __version__
 
 T = TypeVar("T")
 
-LAUNCHERS = ("reproduce", "sweep", "bench", "demo")
+COMMANDS = {
+    "list": ("run", "list_experiments"),
+    "run": ("run", "run"),
+    "evaluate": ("run", "evaluate"),
+    "report": ("report", "report"),
+    "reproduce": ("report", "reproduce"),
+    "sweep": ("sweep", "sweep"),
+    "data": ("data", "data"),
+    "demo": ("report", "demo"),
+}
+"""Command -> its file in this folder, and its function there; imported when the command is given."""
+LAUNCHERS = ("reproduce", "sweep", "demo")
 """Commands that start processes of their own."""
 USAGE = """\
 warpgrad {version}: Warped Gradient Descent
@@ -33,7 +44,6 @@ warpgrad {version}: Warped Gradient Descent
   warpgrad reproduce TABLE         run what is missing of a table of the paper, and build it
   warpgrad sweep EXPERIMENT        search for settings on the validation split; the same command again goes on
   warpgrad data COMMAND            prepare the public data sets, draw alphabets, look at them
-  warpgrad bench                   what things cost on this machine, as ratios
   warpgrad demo                    two experiments end to end, in a few minutes
 
 'warpgrad COMMAND --help' tells the options."""
@@ -45,10 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     keep_freed_memory()
     code: int | str | None
     try:
-        code = _dispatch(words)
+        with naming_extras():
+            code = _dispatch(words)
     except WarpgradError as error:
         print(f"warpgrad: {error}", file=sys.stderr)
-        code = 2
+        code = error.exit_code
     except KeyboardInterrupt:
         print("warpgrad: stopped; run the same command to go on.", file=sys.stderr)
         code = 130
@@ -62,38 +73,36 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _dispatch(words: list[str]) -> int:
-    from warpgrad.cli import bench, data, report, run, sweep
-    from warpgrad.training import distributed
-
-    table: dict[str, Callable[[list[str]], None]] = {
-        "list": run.list_experiments,
-        "run": run.run,
-        "evaluate": run.evaluate,
-        "report": report.report,
-        "reproduce": report.reproduce,
-        "sweep": sweep.sweep,
-        "data": data.data,
-        "bench": bench.bench,
-        "demo": report.demo,
-    }
     if not words or words[0] in ("-h", "--help", "help"):
         print(USAGE.format(version=__version__))
         return 0
     if words[0] == "--version":
         print(__version__)
         return 0
-    if words[0] not in table:
+    if words[0] not in COMMANDS:
         raise WarpgradError(f"there is no command '{words[0]}'; 'warpgrad --help' lists them.")
-    if words[0] in LAUNCHERS and distributed.shared():
+    if words[0] in LAUNCHERS and _is_a_rank():
         if os.environ["RANK"] != "0":  # rank 0 says it for all
             return 2
         raise WarpgradError(f"'warpgrad {words[0]}' starts processes of its own: give the command without torchrun.")
-    table[words[0]](words[1:])
+    file, function = COMMANDS[words[0]]
+    getattr(import_module(f"warpgrad.cli.{file}"), function)(words[1:])
     return 0
+
+
+def _is_a_rank() -> bool:
+    """Whether torchrun has started this process along with others."""
+    if "WORLD_SIZE" not in os.environ:
+        return False
+    from warpgrad.training import distributed
+
+    return distributed.shared()
 
 
 def parse(form: Any, words: Sequence[str], program: str, default: T | None = None) -> Any:
     """Options into a dataclass; what is wrong with them becomes one sentence."""
+    import tyro
+
     complaints = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaints):

@@ -12,8 +12,6 @@ from warpgrad.cli.main import parse
 from warpgrad.cli.run import print_rows, run_config
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import Group, find_experiment, find_table
-from warpgrad.experiments.records import read_record, write_record
-from warpgrad.experiments.reproduction import reproduce as reproduce_table
 from warpgrad.io import read_json
 
 
@@ -30,13 +28,13 @@ def report(words: list[str]) -> None:
     given: ReportArguments = parse(ReportArguments, words, "warpgrad report")
     if not given.runs:
         raise WarpgradError("name at least one run directory: warpgrad report RUN...")
-    experiments = {experiment.name: experiment for experiment, _ in map(run_config, given.runs)}
-    if len(experiments) > 1:
+    names = {declared.name for declared, _ in map(run_config, given.runs)}
+    if len(names) > 1:
         from warpgrad.report import load_run, run_page
 
         page = run_page([load_run(path) for path in given.runs])
     else:
-        (experiment,) = experiments.values()
+        experiment = find_experiment(names.pop())
         page = experiment.page(_groups(given.runs), f"{experiment.name}: {experiment.summary}")
     print(page.write(given.out))
 
@@ -62,6 +60,9 @@ class ReproduceArguments:
 def reproduce(words: list[str]) -> None:
     """`warpgrad reproduce TABLE`: run what is missing, then build the table and its page."""
     given: ReproduceArguments = parse(ReproduceArguments, words, "warpgrad reproduce")
+    from warpgrad.experiments.records import read_record, write_record
+    from warpgrad.experiments.reproduction import reproduce as reproduce_table
+
     table = find_table(given.table)
     experiment = find_experiment(table.experiment)
     preset = given.preset or table.preset

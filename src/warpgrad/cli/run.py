@@ -7,16 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import torch
 import tyro
 
 from warpgrad.cli.main import parse
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments import EXPERIMENTS, Config, Execution, Experiment, find_experiment, runner
-from warpgrad.experiments.estimate import estimate_lines
+from warpgrad.experiments import DECLARATIONS, Config, Declaration, Execution, find_declaration, find_experiment
 from warpgrad.experiments.settings_file import read_settings
 from warpgrad.io import read_json, write_json
-from warpgrad.training.distributed import joined
 
 C = TypeVar("C", bound=Config)
 
@@ -58,7 +55,7 @@ def list_experiments(words: list[str]) -> None:
     """Experiments, methods, presets and tables."""
     if words:
         raise WarpgradError(f"'warpgrad list' takes no options, not {words[0]!r}.")
-    for experiment in EXPERIMENTS.values():
+    for experiment in DECLARATIONS.values():
         print(f"{experiment.name}  ({experiment.section})  {experiment.summary}")
         print(f"  methods: {', '.join(experiment.methods)}")
         print(f"  presets: {', '.join(experiment.presets)}")
@@ -68,17 +65,24 @@ def list_experiments(words: list[str]) -> None:
 
 def run(words: list[str]) -> None:
     """`warpgrad run EXPERIMENT [--preset P] [options]`."""
-    experiment, rest = named_experiment(words, "run")
+    declared, rest = named_experiment(words, "run")
     file = given_word(rest, "--config")
-    changes = read_settings(Path(file), experiment) if file is not None else {}
+    changes = read_settings(Path(file), declared) if file is not None else {}
     # The preset is looked up first, because it is what all other settings change.
-    preset = given_word(rest, "--preset") or changes.get("preset") or next(iter(experiment.presets))
-    base = dataclasses.replace(experiment.config(preset), **{**changes, "preset": preset})
-    program = f"warpgrad run {experiment.name}"
+    preset = given_word(rest, "--preset") or changes.get("preset") or next(iter(declared.presets))
+    base = dataclasses.replace(declared.preset(preset), **{**changes, "preset": preset})
+    program = f"warpgrad run {declared.name}"
     given: Any = parse(RunArguments[type(base)], rest, program, RunArguments(base))  # type: ignore[misc]
+    # Only now: the help text, which ends in `parse`, needs no torch.
+    from warpgrad.experiments import runner
+    from warpgrad.training.distributed import joined
+
+    experiment = find_experiment(declared.name)
     config, options = experiment.check(given.config), given.options
     _set_threads(options.threads)
     if options.estimate:
+        from warpgrad.experiments.estimate import estimate_lines
+
         print("\n".join(estimate_lines(experiment, config, flops=options.flops, ranks=options.ranks)))
         return
     if options.flops is not None or options.ranks != 1:
@@ -110,10 +114,13 @@ def evaluate(words: list[str]) -> None:
     if not words or words[0].startswith("-"):
         raise WarpgradError("name the run directory: warpgrad evaluate RUN [options].")
     directory = Path(words[0])
-    experiment, config = run_config(directory)
+    declared, config = run_config(directory)
     program = f"warpgrad evaluate {directory}"
     given: Any = parse(EvaluateArguments[type(config)], words[1:], program, EvaluateArguments(config))  # type: ignore[misc]
+    from warpgrad.experiments import runner
+
     _set_threads(given.threads)
+    experiment = find_experiment(declared.name)
     changed = experiment.check(given.config)
     if changed == config and given.out is None:
         result = runner.evaluate(experiment, config, directory)
@@ -125,10 +132,11 @@ def evaluate(words: list[str]) -> None:
     _print_metrics(result["metrics"])
 
 
-def named_experiment(words: list[str], command: str) -> tuple[Experiment[Any], list[str]]:
+def named_experiment(words: list[str], command: str) -> tuple[Declaration[Any], list[str]]:
+    """What the experiment that the first word names declares, and the other words."""
     if not words or words[0].startswith("-"):
-        raise WarpgradError(f"name the experiment: warpgrad {command} EXPERIMENT, one of {', '.join(EXPERIMENTS)}.")
-    return find_experiment(words[0]), words[1:]
+        raise WarpgradError(f"name the experiment: warpgrad {command} EXPERIMENT, one of {', '.join(DECLARATIONS)}.")
+    return find_declaration(words[0]), words[1:]
 
 
 def given_word(words: list[str], flag: str) -> str | None:
@@ -141,12 +149,12 @@ def given_word(words: list[str], flag: str) -> str | None:
     return None
 
 
-def run_config(directory: Path) -> tuple[Experiment[Any], Any]:
-    """The experiment and the settings of a run directory."""
+def run_config(directory: Path) -> tuple[Declaration[Any], Any]:
+    """The experiment that a run directory is of, and its settings."""
     kept = read_json(directory / "config.json")
     if not isinstance(kept, dict) or "experiment" not in kept:
         raise WarpgradError(f"{directory / 'config.json'} names no experiment: was it made by 'warpgrad run'?")
-    experiment = find_experiment(kept["experiment"])
+    experiment = find_declaration(kept["experiment"])
     preset = next(iter(experiment.presets.values()))
     known = {item.name for item in dataclasses.fields(preset)}
     given = {name: value for name, value in kept.items() if name not in ("experiment", "format")}
@@ -163,6 +171,8 @@ def run_config(directory: Path) -> tuple[Experiment[Any], Any]:
 def _set_threads(threads: int) -> None:
     if threads < 1:
         raise WarpgradError(f"threads={threads}: at least 1 thread must work.")
+    import torch
+
     torch.set_num_threads(threads)
 
 

@@ -6,7 +6,6 @@ warpgrad sweep omniglot --preset small --method leap --trials 80 --workers 2    
 
 from __future__ import annotations
 
-import importlib
 import re
 import shlex
 import sys
@@ -19,7 +18,7 @@ import tyro
 from warpgrad.cli.main import parse
 from warpgrad.cli.run import given_word, named_experiment, print_rows
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments import Config, Experiment, runner
+from warpgrad.experiments import Config, Experiment, find_experiment
 from warpgrad.io import write_json
 from warpgrad.sweep.results import (
     Direction,
@@ -78,13 +77,14 @@ class SweepArguments(Generic[C]):
 
 def sweep(words: list[str]) -> None:
     """`warpgrad sweep EXPERIMENT [--trials N] [options]`: options of the experiment fix its settings."""
-    experiment, rest = named_experiment(words, "sweep")
-    preset = given_word(rest, "--preset") or next(iter(experiment.presets))
-    base = validation_config(experiment, experiment.config(preset))
-    program = f"warpgrad sweep {experiment.name}"
+    declared, rest = named_experiment(words, "sweep")
+    preset = given_word(rest, "--preset") or next(iter(declared.presets))
+    base = validation_config(declared, declared.preset(preset))
+    program = f"warpgrad sweep {declared.name}"
     given: Any = parse(SweepArguments[type(base)], rest, program, SweepArguments(base))  # type: ignore[misc]
     options: SweepOptions = given.options
     _check(options, given.config)
+    experiment = find_experiment(declared.name)
     config = experiment.check(given.config)
     space = sweep_space(experiment, config, _named(rest), options.space)
     metric = options.metric or experiment.sweep_metric
@@ -97,10 +97,6 @@ def sweep(words: list[str]) -> None:
 
 def _searched(plan: Sweep, options: SweepOptions, places: Places) -> list[Outcome]:
     """Run what is missing; returns all trials there are."""
-    try:
-        importlib.import_module("optuna")
-    except ImportError as error:
-        raise WarpgradError("a sweep needs Optuna: pip install 'warpgrad[sweep]'.") from error
     from warpgrad.sweep.ownership import Owner
     from warpgrad.sweep.pruning import Prune
     from warpgrad.sweep.study import Record, opened
@@ -152,6 +148,8 @@ def _check(options: SweepOptions, config: Any) -> None:
 
 
 def _default_name(experiment: Experiment[Any], config: Config, sampler: str) -> str:
+    from warpgrad.experiments import runner
+
     return runner.run_name(experiment, config) + ("" if sampler == "random" else f"-{sampler}")
 
 

@@ -9,27 +9,53 @@ alphabets = Alphabets(open_store("data/omniglot"), seed=0)
 alphabets["Greek"].train_images                 uint8 [300, 1, 28, 28]
 """
 
-from warpgrad.data.archives import Limits, find_archives, open_tree
-from warpgrad.data.download import download
-from warpgrad.data.drawn.alphabets import prepare_drawn
-from warpgrad.data.pictures import montage
-from warpgrad.data.prepared import data_name, open_prepared, prepared
-from warpgrad.data.sources.cifar import CIFAR_FS, FC100, CifarSplits, prepare_cifar
-from warpgrad.data.sources.folders import prepare_folder
-from warpgrad.data.sources.mini_imagenet import prepare_mini_imagenet
-from warpgrad.data.sources.omniglot import download_omniglot, prepare_omniglot, prepare_omniglot_few_shot
-from warpgrad.data.sources.tiered_imagenet import prepare_tiered_imagenet
-from warpgrad.data.store import Header, ImageStore, open_store
-from warpgrad.data.tasks.alphabets import (
-    AlphabetData,
-    AlphabetProtocol,
-    Alphabets,
-    AlphabetSplit,
-    split_alphabets,
-    usable_alphabets,
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from warpgrad.lazy import exports
+
+if TYPE_CHECKING:
+    from warpgrad.data.archives import Limits, find_archives, open_tree
+    from warpgrad.data.drawn.alphabets import prepare_drawn
+    from warpgrad.data.pictures import montage
+    from warpgrad.data.prepared import data_name, open_prepared
+    from warpgrad.data.sources.cifar import CIFAR_FS, FC100, CifarSplits, prepare_cifar
+    from warpgrad.data.sources.folders import prepare_folder
+    from warpgrad.data.sources.mini_imagenet import prepare_mini_imagenet
+    from warpgrad.data.sources.omniglot import download_omniglot, prepare_omniglot, prepare_omniglot_few_shot
+    from warpgrad.data.sources.tiered_imagenet import prepare_tiered_imagenet
+    from warpgrad.data.store import Header, ImageStore, open_store
+    from warpgrad.data.tasks.alphabets import (
+        AlphabetData,
+        AlphabetProtocol,
+        Alphabets,
+        AlphabetSplit,
+        split_alphabets,
+        usable_alphabets,
+    )
+    from warpgrad.data.transform import AffineRange, draw_affine, random_affine, to_float
+    from warpgrad.data.writing import ClassImages, write
+
+__getattr__, __dir__ = exports(
+    globals(),
+    {
+        "warpgrad.data.archives": "Limits find_archives open_tree",
+        "warpgrad.data.drawn.alphabets": "prepare_drawn",
+        "warpgrad.data.pictures": "montage",
+        "warpgrad.data.prepared": "data_name open_prepared",
+        "warpgrad.data.sources.cifar": "CIFAR_FS FC100 CifarSplits prepare_cifar",
+        "warpgrad.data.sources.folders": "prepare_folder",
+        "warpgrad.data.sources.mini_imagenet": "prepare_mini_imagenet",
+        "warpgrad.data.sources.omniglot": "download_omniglot prepare_omniglot prepare_omniglot_few_shot",
+        "warpgrad.data.sources.tiered_imagenet": "prepare_tiered_imagenet",
+        "warpgrad.data.store": "Header ImageStore open_store",
+        "warpgrad.data.tasks.alphabets": "AlphabetData AlphabetProtocol Alphabets "
+        "AlphabetSplit split_alphabets usable_alphabets",
+        "warpgrad.data.transform": "AffineRange draw_affine random_affine to_float",
+        "warpgrad.data.writing": "ClassImages write",
+    },
 )
-from warpgrad.data.transform import AffineRange, draw_affine, random_affine, to_float, transform
-from warpgrad.data.writing import ClassImages, write
 
 __all__ = [
     "CIFAR_FS",
@@ -45,7 +71,6 @@ __all__ = [
     "ImageStore",
     "Limits",
     "data_name",
-    "download",
     "download_omniglot",
     "draw_affine",
     "find_archives",
@@ -60,11 +85,9 @@ __all__ = [
     "prepare_omniglot",
     "prepare_omniglot_few_shot",
     "prepare_tiered_imagenet",
-    "prepared",
     "random_affine",
     "split_alphabets",
     "to_float",
-    "transform",
     "usable_alphabets",
     "write",
 ]

@@ -1,13 +1,19 @@
-"""Where prepared data sets lie, and how to get at one by name: the one place that knows."""
+"""Where prepared data sets lie, and how to get at one by name: the one place that knows.
+
+Names and places are needed for help texts, so torch is imported only where a store is opened.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from warpgrad.data.archives import VARIABLE
-from warpgrad.data.store import FILE, ImageStore, open_store
 from warpgrad.errors import WarpgradError
+
+if TYPE_CHECKING:
+    from warpgrad.data.store import ImageStore
 
 STORES = Path("data")
 """Where prepared data sets go, beside runs/, when nobody says."""
@@ -28,12 +34,16 @@ TITLES = {
 
 def prepared(name: str) -> Path | None:
     """A prepared data set of this name: in the folder prepared/ of WARPGRAD_DATA, or in data/."""
+    from warpgrad.data.store import FILE
+
     folders = [Path(named).expanduser() / "prepared"] if (named := os.environ.get(VARIABLE)) else []
     return next((folder / name for folder in (*folders, STORES) if (folder / name / FILE).is_file()), None)
 
 
 def open_prepared(data: str) -> ImageStore:
     """The store that `data` names: a data set that was prepared under this name, or else a folder with one."""
+    from warpgrad.data.store import FILE, open_store
+
     if (found := prepared(data)) is not None:
         return open_store(found)
     if data in TITLES:

@@ -1,33 +1,93 @@
-"""The paper's experiments, one file each, and the registry that the command line reads."""
+"""The paper's experiments, one folder each, and the registry that the command line reads.
+
+What an experiment declares (settings, presets, tables) is read without torch; how it is run is imported when it is.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Config, Execution, Experiment, Group, Row, Table
-from warpgrad.experiments.continual.experiment import Continual
-from warpgrad.experiments.few_shot.experiment import FewShot
-from warpgrad.experiments.maze.experiment import MazeNavigation
-from warpgrad.experiments.multi_shot.experiment import MultiShot
-from warpgrad.experiments.omniglot.experiment import Omniglot
-from warpgrad.experiments.synthetic.experiment import Synthetic
+from warpgrad.experiments.base import Config, Declaration, Execution, Experiment, Group, Row, Table
 
-_ALL: tuple[Experiment[Any], ...] = (Synthetic(), Omniglot(), FewShot(), MultiShot(), MazeNavigation(), Continual())
-EXPERIMENTS: dict[str, Experiment[Any]] = {experiment.name: experiment for experiment in _ALL}
+T = TypeVar("T")
+
+_FOLDERS: Mapping[str, str] = MappingProxyType(
+    {
+        "synthetic": "synthetic",
+        "omniglot": "omniglot",
+        "few-shot": "few_shot",
+        "multi-shot": "multi_shot",
+        "maze": "maze",
+        "continual": "continual",
+    }
+)
+"""Experiment -> its folder. To add one, make the folder and name it here."""
+
+
+class _Registry(Mapping[str, T]):
+    """Name -> what the file of that role in the experiment's folder defines, imported when it is asked for."""
+
+    def __init__(self, role: str, attribute: str) -> None:
+        self._role, self._attribute = role, attribute
+
+    def __getitem__(self, name: str) -> T:
+        found: T = getattr(import_module(f"{__name__}.{_FOLDERS[name]}.{self._role}"), self._attribute)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_FOLDERS)
+
+    def __len__(self) -> int:
+        return len(_FOLDERS)
+
+    def __contains__(self, name: object) -> bool:
+        return name in _FOLDERS
+
+
+DECLARATIONS: Mapping[str, Declaration[Any]] = _Registry("config", "DECLARATION")
+EXPERIMENTS: Mapping[str, Experiment[Any]] = _Registry("experiment", "EXPERIMENT")
+
+
+def find_declaration(name: str) -> Declaration[Any]:
+    """What an experiment declares; this imports no torch."""
+    _check_known(name)
+    return DECLARATIONS[name]
 
 
 def find_experiment(name: str) -> Experiment[Any]:
-    if name not in EXPERIMENTS:
-        raise WarpgradError(f"there is no experiment '{name}'; choose one of {', '.join(EXPERIMENTS)}.")
+    """The experiment itself, ready to be run."""
+    _check_known(name)
     return EXPERIMENTS[name]
 
 
 def find_table(name: str) -> Table:
-    tables = {table.name: table for experiment in EXPERIMENTS.values() for table in experiment.tables}
+    """A table of the paper or of ours, whichever experiment declares it."""
+    tables = {table.name: table for declared in DECLARATIONS.values() for table in declared.tables}
     if name not in tables:
         raise WarpgradError(f"there is no table '{name}'; choose one of {', '.join(tables)}.")
     return tables[name]
 
 
-__all__ = ["EXPERIMENTS", "Config", "Execution", "Experiment", "Group", "Row", "Table", "find_experiment", "find_table"]
+def _check_known(name: str) -> None:
+    if name not in _FOLDERS:
+        raise WarpgradError(f"there is no experiment '{name}'; choose one of {', '.join(_FOLDERS)}.")
+
+
+__all__ = [
+    "DECLARATIONS",
+    "EXPERIMENTS",
+    "Config",
+    "Declaration",
+    "Execution",
+    "Experiment",
+    "Group",
+    "Row",
+    "Table",
+    "find_declaration",
+    "find_experiment",
+    "find_table",
+]

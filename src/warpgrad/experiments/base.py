@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
 
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.search_space import Space
+from warpgrad.experiments.search_space import Spaces
 
 if TYPE_CHECKING:  # the report draws figures, and matplotlib is slow to import
     from warpgrad.report.page import Page
@@ -134,8 +134,11 @@ class Group:
     paper: float | None = None
 
 
-class Experiment(ABC, Generic[C]):
-    """One section of the paper."""
+class Declaration(Generic[C]):
+    """What can be said of an experiment before anything is run: enough for lists, help texts and settings.
+
+    It stands in the experiment's `config.py`, which needs no torch.
+    """
 
     name: ClassVar[str]
     section: ClassVar[str]
@@ -143,16 +146,24 @@ class Experiment(ABC, Generic[C]):
     methods: ClassVar[tuple[str, ...]]
     presets: Mapping[str, C]
     tables: tuple[Table, ...] = ()
-    spaces: Mapping[str, Mapping[str, Space]] = MappingProxyType({})
+    spaces: Spaces = MappingProxyType({})
     """Method -> setting -> what `warpgrad sweep` chooses it from."""
     sweep_metric: ClassVar[str] = "accuracy"
     """What a sweep judges trials by, if nobody says."""
 
+    def preset(self, name: str) -> C:
+        """The settings that a preset stands for."""
+        if name not in self.presets:
+            raise WarpgradError(f"{self.name} has no preset '{name}'; choose one of {', '.join(self.presets)}.")
+        return self.presets[name]
+
+
+class Experiment(Declaration[C], ABC):
+    """One section of the paper: its declaration, and how it is trained, evaluated and shown."""
+
     def config(self, preset: str, **changes: Any) -> C:
         """A preset's settings with some of them changed."""
-        if preset not in self.presets:
-            raise WarpgradError(f"{self.name} has no preset '{preset}'; choose one of {', '.join(self.presets)}.")
-        return self.check(dataclasses.replace(self.presets[preset], **changes))
+        return self.check(dataclasses.replace(self.preset(preset), **changes))
 
     def check(self, config: C) -> C:
         """Refuse settings that cannot be run, by name: an unknown method, and what is out of its field's bounds."""

@@ -23,10 +23,9 @@ from typing import Any
 
 from warpgrad.adaptation.traced import recorded_at_once
 from warpgrad.algorithms.replay import ReplayBuffer
-from warpgrad.bench.flops import Flops
-from warpgrad.bench.memory import peak_bytes
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import C, Config, Execution, Experiment
+from warpgrad.training.resources import Flops, peak_bytes
 
 FEWEST, MOST = 3, 30
 """Meta-steps of a sample."""

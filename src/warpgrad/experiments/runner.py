@@ -10,14 +10,15 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.experiments.base import C, Execution, Experiment
 from warpgrad.io import read_json, write_json
 from warpgrad.training.distributed import RankLostError, joined
@@ -91,19 +92,29 @@ def execute(experiment: Experiment[C], config: C, execution: Execution) -> dict[
     made_by = origin(ranks.size)  # now: the source may be another when the run ends
     try:
         with ranks.agreeing():
-            steps = experiment.train(config, execution)
-            summary = ranks.from_first(lambda: conclude(experiment, config, execution.directory, steps, made_by))
+            with _divergence():
+                steps = experiment.train(config, execution)
+                summary = ranks.from_first(lambda: conclude(experiment, config, execution.directory, steps, made_by))
             # Whether it could be written is known to all before any goes.
             ranks.total(())
     except RankLostError:
         raise
     except WarpgradError as error:
         if not ranks.first:
-            raise SystemExit(2) from error
+            raise SystemExit(error.exit_code) from error
         raise
     if not ranks.first:
         raise SystemExit(0)
     return summary
+
+
+@contextmanager
+def _divergence() -> Iterator[None]:
+    """A matrix that cannot be inverted or factorised any more is how KFAC diverges."""
+    try:
+        yield
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise NonFiniteError(f"{str(error).rstrip('.')}; take smaller steps or more damping.") from error
 
 
 def origin(processes: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from warpgrad.errors import WarpgradError
@@ -62,6 +63,10 @@ class Choices:
 
 
 Space = FloatRange | IntRange | Choices
+
+Spaces = Mapping[str, Mapping[str, Space]]
+"""Method -> setting -> what to choose it from. The paper gives no ranges: those that experiments declare are ours,
+around each preset's value, wide enough to hold those of the other methods."""
 
 
 def _check_range(low: float, high: float, log: bool) -> None:

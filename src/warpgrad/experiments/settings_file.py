@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Config, Experiment
+from warpgrad.experiments.base import Config, Declaration
 
 _KINDS: dict[Any, str] = {
     bool: "true or false",
@@ -20,7 +20,7 @@ _KINDS: dict[Any, str] = {
 }
 
 
-def read_settings(path: Path, experiment: Experiment[Any]) -> dict[str, Any]:
+def read_settings(path: Path, experiment: Declaration[Any]) -> dict[str, Any]:
     """The settings in a file, by name. It may be a run's own config.json, of the same experiment."""
     values = read_named(path)
     values.pop("format", None)
@@ -50,13 +50,13 @@ def read_named(path: Path) -> dict[str, Any]:
     return values
 
 
-def setting_kinds(experiment: Experiment[Any]) -> dict[str, Any]:
+def setting_kinds(experiment: Declaration[Any]) -> dict[str, Any]:
     """Setting -> its type."""
     preset: Config = next(iter(experiment.presets.values()))
     return typing.get_type_hints(type(preset))
 
 
-def check_known(name: str, kinds: dict[str, Any], experiment: Experiment[Any], path: Path) -> None:
+def check_known(name: str, kinds: dict[str, Any], experiment: Declaration[Any], path: Path) -> None:
     if name not in kinds:
         raise WarpgradError(
             f"{path} sets '{name}', which {experiment.name} does not have; "

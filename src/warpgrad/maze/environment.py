@@ -14,16 +14,18 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, TypeAlias, cast
 
-import gymnasium
 import numpy as np
-from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, naming_extras
 from warpgrad.maze.random import following_seeds
 from warpgrad.maze.rules import FEATURES, MOVES, REWARD, Maze, MazeEpisodes
+
+with naming_extras():
+    import gymnasium
+    from gymnasium import spaces
+    from gymnasium.vector import AutoresetMode, VectorEnv
+    from gymnasium.vector.utils import batch_space
 
 Floats: TypeAlias = NDArray[np.float32]
 Flags: TypeAlias = NDArray[np.bool_]

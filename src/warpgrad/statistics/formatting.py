@@ -1,4 +1,4 @@
-"""Numbers and durations as a person reads them; the same everywhere in a report."""
+"""Numbers and durations as a person reads them; the same in every sentence and every report."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Config, Experiment
+from warpgrad.experiments.base import Config, Declaration, Experiment
 from warpgrad.experiments.search_space import Choices, FloatRange, IntRange, Space
 from warpgrad.experiments.settings_file import check_known, fitted, members, read_named, setting_kinds
 
@@ -47,7 +47,7 @@ def sweep_space(
     return space
 
 
-def read_space(path: Path, experiment: Experiment[Any]) -> dict[str, Space]:
+def read_space(path: Path, experiment: Declaration[Any]) -> dict[str, Space]:
     """{"inner_lr": {"low": 0.01, "high": 1.0, "log": true}, "warp": {"choices": ["conv3x3", "linear"]}}"""
     kinds = setting_kinds(experiment)
     space: dict[str, Space] = {}
@@ -98,7 +98,7 @@ def changed(config: Config, changes: Mapping[str, Any]) -> Config:
     return dataclasses.replace(config, **changes)
 
 
-def validation_config(experiment: Experiment[Any], config: Config) -> Config:
+def validation_config(experiment: Declaration[Any], config: Config) -> Config:
     """The settings of a sweep's trials: what is chosen on the test split proves nothing on it."""
     splits = typing.get_args(setting_kinds(experiment).get("split"))
     if "validation" not in splits:

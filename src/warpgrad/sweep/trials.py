@@ -24,12 +24,12 @@ from typing import Any
 
 from optuna.trial import Trial
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.experiments.base import Config
 from warpgrad.experiments.reproduction import started
+from warpgrad.experiments.runner import python_command
 from warpgrad.io import read_json
 from warpgrad.sweep.ownership import is_locked
-from warpgrad.sweep.process import DIVERGED, trial_command
 from warpgrad.sweep.pruning import Prune, Watch
 from warpgrad.sweep.results import Places, trial_name
 from warpgrad.sweep.study import Record
@@ -71,7 +71,7 @@ class Workers:
         *,
         say: Callable[[str], None],
         prune: Prune | None = None,
-        command: Command = trial_command,
+        command: Command = python_command,
     ) -> None:
         self.record, self.places, self.say = record, places, say
         self.prune, self.command = prune, command
@@ -135,7 +135,7 @@ class Workers:
         last = words[-1].removeprefix("warpgrad: ") if words else f"exit code {code}"
         if code == 0:
             self._complete(one)
-        elif code == DIVERGED:
+        elif code == NonFiniteError.exit_code:
             self._fail(one, last)
         elif one.taken:
             one.process = None

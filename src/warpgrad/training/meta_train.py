@@ -22,7 +22,7 @@ from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser, OptimiserFactory, ScheduleFactory
 from warpgrad.algorithms.method import Group, Method
 from warpgrad.algorithms.ranks import ALONE
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, naming_extras
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.initialisers.points import Fixed
 from warpgrad.keys import isolated_rng
@@ -126,10 +126,8 @@ def meta_train(
 
 def tensorboard_callback(directory: Path) -> Callback:
     """Writes every number of every record as a TensorBoard scalar."""
-    try:
+    with naming_extras():
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise WarpgradError("TensorBoard is not installed: pip install 'warpgrad[tensorboard]'.") from error
     writer = SummaryWriter(str(directory))
 
     def callback(step: int, learner: Learner, record: Record) -> None:

@@ -7,11 +7,12 @@ import sys
 import time
 from collections.abc import Mapping
 from types import TracebackType
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from typing import TYPE_CHECKING
 
 from warpgrad.training.run_directory import TIMES
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -24,15 +25,10 @@ class MetaProgress:
 
     def __init__(self, title: str, total: int, done: int, *, show: bool) -> None:
         self.title, self.total = title, total
-        self._bar: Progress | None = None
-        self._lines = show and not sys.stderr.isatty()
+        self._bar = _bar() if show and sys.stderr.isatty() else None
+        self._lines = show and self._bar is None
         self._begin, self._begin_done, self._last = time.monotonic(), done, 0.0
-        if show and sys.stderr.isatty():
-            columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
-            self._bar = Progress(
-                *columns, TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[metrics]}"),
-                console=Console(stderr=True),
-            )  # fmt: skip
+        if self._bar is not None:
             self._task = self._bar.add_task(title, total=total, completed=done, metrics="")
 
     def __enter__(self) -> MetaProgress:
@@ -57,3 +53,21 @@ class MetaProgress:
             rate = (now - self._begin) / max(done - self._begin_done, 1)
             left = rate * (self.total - done)
             print(f"{self.title}: {done}/{self.total}  {words}  {left:.0f} s left", file=sys.stderr, flush=True)
+
+
+def _bar() -> Progress | None:
+    """A live bar; None where rich, of the extra `paper`, is not installed: plain lines do as well."""
+    try:
+        from rich import progress
+        from rich.console import Console
+    except ModuleNotFoundError:
+        return None
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+        progress.TextColumn("{task.fields[metrics]}"),
+        console=Console(stderr=True),
+    )

@@ -1,38 +1,27 @@
-"""The parts of the continual experiment: settings, tasks, network, method."""
+"""The settings of the continual experiment (§4.3 (c.2), App. J), and the paper's values of them."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-import torch
-from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR
+from warpgrad.experiments.base import (
+    Bound,
+    Config,
+    Declaration,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Row,
+    Table,
+)
+from warpgrad.experiments.search_space import FloatRange, Space, Spaces
 
-from warpgrad.algorithms import Algorithm, Online
-from warpgrad.algorithms.meta_optimiser import ScheduleFactory
-from warpgrad.algorithms.method import Method
-from warpgrad.experiments.base import Bound, Config, NonNegativeFloat, PositiveFloat, PositiveInt, Row, Table
-from warpgrad.experiments.continual.families import AlphabetSequences, Scenario, SineMixtures, alphabet_parts
-from warpgrad.keys import fold
-from warpgrad.layers import feed_forward_warp
-from warpgrad.model.learner import Learner
-from warpgrad.objectives import Approximate, Exact
-from warpgrad.rules import SGD
-from warpgrad.tasks.base import TaskFamily
-from warpgrad.tasks.continual import Credit, Weighting
-from warpgrad.training.run_directory import newest_checkpoint
-from warpgrad.training.state import load_learner
-
+METHODS = ("warpgrad", "no-warp", "warp-current", "ewc")
 WARPED = ("warpgrad", "warp-current")
 """The methods with something to meta-learn."""
-
-Part = Literal["train", "validation", "test"]
 
 PRINTED: Mapping[str, Any] = MappingProxyType(
     {
@@ -88,7 +77,7 @@ class ContinualConfig(Config):
     """Which of a warp's two layers a tanh follows; the text can mean either. `both` bounds what a warp adds by 1."""
     weighting: Literal["balanced", "printed", "mean"] = "balanced"
     """How the meta-loss weighs earlier sub-tasks; warp-current ignores them."""
-    credit: Credit = "full"
+    credit: Literal["full", "step", "movement", "direction"] = "full"
     """What φ is judged for on earlier sub-tasks: the step and the loss after it, as in Eq. 11; the step alone; the
     movement of predictions since they were learned; or that, and of the step its direction alone."""
     direction_weight: PositiveFloat = 5.0
@@ -133,12 +122,41 @@ class ContinualConfig(Config):
     it ends with the best weights. None: the run goes on and ends with the last ones, as in the paper."""
     ways: PositiveInt = 2
     """Alphabets: characters per sub-task."""
-    scenario: Scenario = "class"
+    scenario: Literal["class", "domain"] = "class"
     """Alphabets: labels of their own for all characters, or labels that begin anew in each sub-task."""
     alphabets: Annotated[int, Bound("training, validation and test need one each", least=3)] = 24
     """Alphabets: how many, of which a quarter is held out for the test and a sixth for validation."""
     data: str = ""
     """Alphabets: a prepared data set; drawn anew if not given."""
+
+
+PRESETS: Mapping[str, ContinualConfig] = MappingProxyType(
+    {
+        "paper": ContinualConfig(),
+        "small": ContinualConfig(preset="small", meta_steps=1000, validate_every=50),
+        "ours": ContinualConfig(preset="ours", meta_steps=3000, validate_every=50, **OURS),
+        "alphabets": ContinualConfig(
+            preset="alphabets",
+            family="alphabets",
+            scenario="domain",
+            lr=0.03,
+            hidden=100,
+            hidden_layers=2,
+            warp_hidden=50,
+            meta_steps=300,
+            validate_every=50,
+            test_tasks=40,
+        ),
+    }
+)
+
+_WARPED_SPACE: Mapping[str, Space] = {"meta_lr": FloatRange(1e-4, 1e-2, log=True)}
+SPACES: Spaces = {
+    **dict.fromkeys(WARPED, _WARPED_SPACE),
+    "no-warp": {"lr": FloatRange(3e-4, 3e-2, log=True)},
+    "ewc": {"lr": FloatRange(1e-3, 1e-2, log=True), "strength": FloatRange(1e2, 1e5, log=True)},
+}
+"""What `warpgrad sweep` chooses from."""
 
 
 def departures(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -150,74 +168,6 @@ def departures(config: Mapping[str, Any]) -> tuple[str, ...]:
     if config["method"] == "warp-current":
         found = [name for name in found if name not in _LOOKING_BACK]
     return tuple(name for name in found if (name, config[name]) != ("weighting", "printed"))
-
-
-def family(config: ContinualConfig, part: Part) -> TaskFamily:
-    """p(τ); the sines of different parts differ by their seeds alone."""
-    weighting: Weighting = "current" if config.method == "warp-current" else config.weighting
-    options: dict[str, Any] = {
-        "steps_per_subtask": config.steps_per_subtask,
-        "batch_size": config.batch_size,
-        "meta_batch_size": config.meta_batch_size,
-        "weighting": weighting,
-        "credit": config.credit,
-        "direction_weight": config.direction_weight,
-        "pad": False,
-    }
-    if config.family == "sine":
-        return SineMixtures(config.subtasks, config.test_points, config.device, config.start_functions, **options)
-    parts = alphabet_parts(config.seed, config.alphabets, config.subtasks * config.ways, config.data)
-    return AlphabetSequences(parts[part], config.ways, config.scenario, config.device, **options)
-
-
-def algorithm(config: ContinualConfig) -> Algorithm:
-    """Algorithm 1. Eq. 19 is a sum over tasks, sub-tasks and their θ's; as a sum it also stays clear of Adam's ε."""
-    steps = config.steps_per_subtask * config.subtasks
-    return Online(steps=steps, tasks=config.tasks, judge_start=config.judge_start, reduction="sum")
-
-
-def schedule(config: ContinualConfig) -> ScheduleFactory | None:
-    if config.meta_schedule == "constant":
-        return None
-    return partial(CosineAnnealingLR, T_max=config.meta_steps)
-
-
-def network(config: ContinualConfig) -> nn.Module:
-    """Linear layers, each ReLU followed by a residual warp-layer. θ0 is drawn first, so all methods share it."""
-    classes = config.ways * (config.subtasks if config.scenario == "class" else 1)
-    first, last = (1, 1) if config.family == "sine" else (14 * 14, classes)
-    widths = [first] + [config.hidden] * config.hidden_layers
-    linears = [nn.Linear(inputs, config.hidden) for inputs in widths[:-1]]
-    head = nn.Linear(config.hidden, last)
-    layers: OrderedDict[str, nn.Module] = OrderedDict()
-    for place, linear in enumerate(linears, start=1):
-        layers[f"linear{place}"] = linear
-        layers[f"relu{place}"] = nn.ReLU()
-        if config.method in WARPED:
-            layers[f"warp{place}"] = feed_forward_warp(
-                config.hidden,
-                hidden=config.warp_hidden,
-                residual=True,
-                branch_activation=nn.Tanh if config.warp_tanh == "both" else None,
-            )
-    layers["head"] = head
-    return nn.Sequential(layers)
-
-
-def build(config: ContinualConfig) -> Method:
-    """The learner, the rule and the objective, with weights drawn by the seed; C = 0."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(fold(config.seed, "weights"))
-        module = network(config).to(config.device)
-    learner = Learner(module, warp=None if config.method in WARPED else (), start={"*": "fixed"})
-    objective = {"exact": Exact, "approximate": Approximate}[config.objective]()
-    return Method(learner, SGD(config.lr), objective if config.method in WARPED else None)
-
-
-def trained(config: ContinualConfig, directory: Path) -> Learner:
-    """The learner of a run."""
-    method = build(config)
-    return load_learner(method, newest_checkpoint(directory)) if config.method in WARPED else method.learner
 
 
 PLAIN = (Row("no warp", {"method": "no-warp"}), Row("no warp, lr 0.01", {"method": "no-warp", "lr": 0.01}))
@@ -302,3 +252,17 @@ TABLES = (
         preset="alphabets",
     ),
 )
+
+
+class ContinualDeclaration(Declaration[ContinualConfig]):
+    name = "continual"
+    section = "§4.3 (c.2), App. J"
+    summary = "a warp that is meta-learned to prevent forgetting"
+    methods = METHODS
+    presets: Mapping[str, ContinualConfig] = PRESETS
+    tables = TABLES
+    spaces = SPACES
+    sweep_metric = "sequential/loss/final"
+
+
+DECLARATION = ContinualDeclaration()

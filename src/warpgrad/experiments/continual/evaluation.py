@@ -16,8 +16,9 @@ from torch import Tensor
 from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.analysis.forgetting import Around, Curves, Stepper, forgetting_scores, learning_curves, points
 from warpgrad.baselines.ewc import OnlineEWC
-from warpgrad.experiments.continual.config import ContinualConfig, family
+from warpgrad.experiments.continual.config import ContinualConfig
 from warpgrad.experiments.continual.families import EDGE, SineSubTask, sine_mixture
+from warpgrad.experiments.continual.methods import family
 from warpgrad.keys import fold
 from warpgrad.model.learner import Learner
 from warpgrad.rules import SGD

@@ -15,7 +15,7 @@ parts. θ0 is random and fixed. The same θ0, test tasks and batches for all met
 | `ewc`          | that network with online elastic weight consolidation                               |
 
 Preset `paper` is Eq. 11 as printed, `small` the same with fewer meta-steps. What differs from it in how the warp is
-judged or learned is ours, has the preset `ours`, and is called so in every table (`continual_setup.departures`).
+judged or learned is ours, has the preset `ours`, and is called so in every table (`config.departures`).
 
 App. J names no algorithm; what is used here is Algorithm 1 with the tasks of a meta-step stacked. Collecting all points
 first and stacking (task, step) pairs gives the same gradient; `benchmarks/continual_step.py` measures both against the
@@ -24,29 +24,18 @@ loop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group
-from warpgrad.experiments.continual.config import (
-    OURS,
-    TABLES,
-    WARPED,
-    ContinualConfig,
-    algorithm,
-    build,
-    family,
-    schedule,
-    trained,
-)
+from warpgrad.experiments.continual.config import WARPED, ContinualConfig, ContinualDeclaration
 from warpgrad.experiments.continual.evaluation import SELECTED, evaluation, validation
-from warpgrad.experiments.declared_spaces import CONTINUAL
+from warpgrad.experiments.continual.methods import algorithm, build, family, schedule, trained
 from warpgrad.experiments.runner import check_length, kept, without_meta_training
 from warpgrad.tasks.continual import STEPPING
 from warpgrad.training.early_stopping import EarlyStopping
@@ -60,34 +49,7 @@ MOST_CHARACTERS = 60
 """Of an alphabet; the largest of Omniglot has 55."""
 
 
-class Continual(Experiment[ContinualConfig]):
-    name = "continual"
-    section = "§4.3 (c.2), App. J"
-    summary = "a warp that is meta-learned to prevent forgetting"
-    methods = ("warpgrad", "no-warp", "warp-current", "ewc")
-    presets: Mapping[str, ContinualConfig] = MappingProxyType(
-        {
-            "paper": ContinualConfig(),
-            "small": ContinualConfig(preset="small", meta_steps=1000, validate_every=50),
-            "ours": ContinualConfig(preset="ours", meta_steps=3000, validate_every=50, **OURS),
-            "alphabets": ContinualConfig(
-                preset="alphabets",
-                family="alphabets",
-                scenario="domain",
-                lr=0.03,
-                hidden=100,
-                hidden_layers=2,
-                warp_hidden=50,
-                meta_steps=300,
-                validate_every=50,
-                test_tasks=40,
-            ),
-        }
-    )
-    tables = TABLES
-    spaces = CONTINUAL
-    sweep_metric = "sequential/loss/final"
-
+class Continual(ContinualDeclaration, Experiment[ContinualConfig]):
     def check(self, config: ContinualConfig) -> ContinualConfig:
         super().check(config)
         if config.subtasks < 2 or sorted(config.order) != list(range(config.subtasks)):
@@ -142,3 +104,6 @@ class Continual(Experiment[ContinualConfig]):
         from warpgrad.experiments.continual.results import comparison_lines
 
         return comparison_lines(groups)
+
+
+EXPERIMENT = Continual()

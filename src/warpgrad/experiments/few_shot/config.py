@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from warpgrad.data.tasks.episodes import EpisodeShape
-from warpgrad.experiments.base import Bound, Config, NonNegativeInt, PositiveFloat, PositiveInt, Row, Table
-from warpgrad.experiments.search_space import Choices, FloatRange, Space
+from warpgrad.experiments.base import Bound, Config, Declaration, NonNegativeInt, PositiveFloat, PositiveInt, Row, Table
+from warpgrad.experiments.search_space import Choices, FloatRange, Space, Spaces
+
+if TYPE_CHECKING:
+    from warpgrad.data.tasks.episodes import EpisodeShape
 
 METHODS = (
     "warp-maml", "maml", "fomaml", "anil", "reptile", "meta-sgd", "meta-curvature", "t-nets", "mt-nets", "cavia",
@@ -88,10 +90,14 @@ class FewShotConfig(Config):
 
     @property
     def test_shape(self) -> EpisodeShape:
+        from warpgrad.data.tasks.episodes import EpisodeShape  # needs torch
+
         return EpisodeShape(self.ways, self.shots, self.query)
 
     @property
     def train_shape(self) -> EpisodeShape:
+        from warpgrad.data.tasks.episodes import EpisodeShape  # needs torch
+
         shots = TRAIN_SHOTS.get(self.shots, self.shots) if self.train_shots is None else self.train_shots
         return EpisodeShape(self.ways, shots, self.query)
 
@@ -122,7 +128,7 @@ PRESETS: Mapping[str, FewShotConfig] = MappingProxyType(
 _INNER, _META = FloatRange(0.005, 1.5, log=True), FloatRange(1e-4, 1e-2, log=True)
 _FILTERS = Choices((32, 64, 128))
 _THETA0: Mapping[str, Space] = {"inner_lr": _INNER, "theta0_lr": _META, "filters": _FILTERS}
-SPACES: Mapping[str, Mapping[str, Space]] = {
+SPACES: Spaces = {
     **dict.fromkeys(("maml", "fomaml", "reptile"), _THETA0),
     **{method: {**_THETA0, "meta_lr": _META} for method in ("warp-maml", "anil", "t-nets")},
     **{method: {**_THETA0, "rule_lr": _META} for method in ("meta-sgd", "meta-curvature")},
@@ -283,3 +289,16 @@ TABLES: tuple[Table, ...] = (
     *_imagenet_tables("tiered", "tiered-imagenet", _TIERED),
     PROBES,
 )
+
+
+class FewShotDeclaration(Declaration[FewShotConfig]):
+    name = NAME
+    section = "§4.1, App. H"
+    summary = "few-shot classification, 5 steps"
+    methods = METHODS
+    presets: Mapping[str, FewShotConfig] = PRESETS
+    tables = TABLES
+    spaces = SPACES
+
+
+DECLARATION = FewShotDeclaration()

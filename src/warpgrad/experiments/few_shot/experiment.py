@@ -27,14 +27,19 @@ way, which chooses nothing. Batch-norm uses batch statistics throughout, at test
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpgrad.adaptation.adapt import score
 from warpgrad.data.tasks.episodes import EpisodeFamily, FewShotImages
 from warpgrad.experiments.base import Execution, Experiment, Group, require_users
-from warpgrad.experiments.few_shot.config import METHODS, NAME, PRESETS, SPACES, TABLES, FewShotConfig
+from warpgrad.experiments.few_shot.config import (
+    METHODS,
+    PRESETS,
+    FewShotConfig,
+    FewShotDeclaration,
+)
 from warpgrad.experiments.few_shot.evaluation import evaluate_on_episodes
 from warpgrad.experiments.few_shot.methods import meta_optimisers, open_data, recipe
 from warpgrad.experiments.runner import kept
@@ -57,15 +62,7 @@ _METHODS_OF = {
 """Settings that mean nothing to the other methods."""
 
 
-class FewShot(Experiment[FewShotConfig]):
-    name = NAME
-    section = "§4.1, App. H"
-    summary = "few-shot classification, 5 steps"
-    methods = METHODS
-    presets: Mapping[str, FewShotConfig] = PRESETS
-    tables = TABLES
-    spaces = SPACES
-
+class FewShot(FewShotDeclaration, Experiment[FewShotConfig]):
     def check(self, config: FewShotConfig) -> FewShotConfig:
         super().check(config)
         require_users(config, PRESETS[config.preset], _METHODS_OF)
@@ -122,3 +119,6 @@ class FewShot(Experiment[FewShotConfig]):
         from warpgrad.experiments.few_shot.results import result_lines
 
         return result_lines(groups)
+
+
+EXPERIMENT = FewShot()

@@ -7,7 +7,20 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from warpgrad.experiments.base import Bound, Config, NonNegativeFloat, PositiveFloat, PositiveInt, Row, Table
+from warpgrad.experiments.base import (
+    Bound,
+    Config,
+    Declaration,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Row,
+    Table,
+)
+
+METHODS = (
+    "warp-rnn", "rnn", "hyperrnn", "t-nets-rnn", "hebbian", "simple-modulation", "retroactive-modulation", "memoryless",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -110,3 +123,15 @@ TABLES = (
     Table("maze-gates", "Return in the maze, by how far the gates are open at the start", "maze", GATES, seeds=4),
     Table("maze-rnn", "Return of the RNN, by step size and clipping", "maze", LEARNING, seeds=1, preset="small"),
 )
+
+
+class MazeDeclaration(Declaration[MazeConfig]):
+    name = "maze"
+    section = "§4.3 (c.1), App. I"
+    summary = "find a hidden goal and return to it: reinforcement learning with a warped RNN"
+    methods = METHODS
+    presets = PRESETS
+    tables = TABLES
+
+
+DECLARATION = MazeDeclaration()

@@ -29,12 +29,12 @@ import torch
 from warpgrad.algorithms import Continual
 from warpgrad.algorithms.method import Method
 from warpgrad.experiments.base import Execution, Experiment, Group, require_users
-from warpgrad.experiments.maze.config import PRESETS, TABLES, MazeConfig
+from warpgrad.experiments.maze.config import PRESETS, MazeConfig, MazeDeclaration
 from warpgrad.experiments.maze.evaluation import evaluated, mean_return
 from warpgrad.experiments.runner import kept
 from warpgrad.initialisers import MultiTask
 from warpgrad.keys import fold
-from warpgrad.maze import AGENTS, WARPED, AgentOptions, Maze, build_learner
+from warpgrad.maze import WARPED, AgentOptions, Maze, build_learner
 from warpgrad.model.learner import Learner
 from warpgrad.objectives import InPlace
 from warpgrad.rules import SGD
@@ -57,14 +57,7 @@ _METHODS_OF = {
 """Settings that mean nothing to the other agents."""
 
 
-class MazeNavigation(Experiment[MazeConfig]):
-    name = "maze"
-    section = "§4.3 (c.1), App. I"
-    summary = "find a hidden goal and return to it: reinforcement learning with a warped RNN"
-    methods = tuple(AGENTS)
-    presets = PRESETS
-    tables = TABLES
-
+class MazeNavigation(MazeDeclaration, Experiment[MazeConfig]):
     def check(self, config: MazeConfig) -> MazeConfig:
         super().check(config)
         require_users(config, PRESETS[config.preset], _METHODS_OF)
@@ -128,3 +121,6 @@ def build(config: MazeConfig) -> Method:
         torch.manual_seed(fold(config.seed, "weights"))
         learner = build_learner(config.method, maze_of(config), options, config.device)
     return Method(learner, SGD(config.lr), InPlace() if config.method in WARPED else None, MultiTask())
+
+
+EXPERIMENT = MazeNavigation()

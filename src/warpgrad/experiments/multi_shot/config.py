@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from warpgrad.data.tasks.many_shot import ManyShotShape
-from warpgrad.experiments.base import Bound, Config, NonNegativeInt, PositiveFloat, PositiveInt, Row, Table
+from warpgrad.experiments.base import Bound, Config, Declaration, NonNegativeInt, PositiveFloat, PositiveInt, Row, Table
+from warpgrad.experiments.search_space import Choices, FloatRange, Space, Spaces
+
+if TYPE_CHECKING:
+    from warpgrad.data.tasks.many_shot import ManyShotShape
 
 METHODS = ("warp-leap", "leap", "reptile", "sgd")
 _ALPHA: Mapping[str, float] = {"warp-leap": 0.02, "leap": 0.02, "reptile": 0.02, "sgd": 0.02}
@@ -87,11 +90,15 @@ class MultiShotConfig(Config):
 
     @property
     def train_shape(self) -> ManyShotShape:
+        from warpgrad.data.tasks.many_shot import ManyShotShape  # needs torch
+
         return ManyShotShape(self.ways, self.shots, self.test_images, self.batch_size, self.meta_images)
 
     @property
     def test_shape(self) -> ManyShotShape:
         """On held-out tasks every training image is adapted to."""
+        from warpgrad.data.tasks.many_shot import ManyShotShape  # needs torch
+
         batch = self.batch_size * (self.scratch_batch if self.from_scratch else 1)
         return ManyShotShape(self.ways, self.shots, self.test_images, batch)
 
@@ -126,6 +133,20 @@ PRESETS: Mapping[str, MultiShotConfig] = MappingProxyType(
 )
 """`small`: FC100 (32×32), 500 of the 600 images of a class to adapt to and 50 others to test on, a quarter of the
 width or less, and fewer and shorter meta-steps; tested at K = 30 steps and, five times as far, at 150."""
+
+
+_ADAM = FloatRange(1e-4, 1e-2, log=True)
+_ADAPTATION: Mapping[str, Space] = {
+    "inner_lr": FloatRange(0.002, 0.5, log=True),
+    "momentum": Choices((0.0, 0.5, 0.9, 0.95)),
+    "widths": Choices(((16, 16, 32, 32, 48, 48), (32, 32, 80, 80, 128, 128), (64, 64, 160, 160, 256, 256))),
+}
+SPACES: Spaces = {
+    "warp-leap": {**_ADAPTATION, "theta0_lr": _ADAM, "meta_lr": _ADAM},
+    **{method: {**_ADAPTATION, "theta0_lr": _ADAM} for method in ("leap", "reptile")},
+    "sgd": _ADAPTATION,
+}
+"""What `warpgrad sweep` chooses from."""
 
 
 NAME = "multi-shot"
@@ -171,3 +192,17 @@ TABLES = (
     ),
     PROBES,
 )
+
+
+class MultiShotDeclaration(Declaration[MultiShotConfig]):
+    name = NAME
+    section = "§4.2, App. H"
+    summary = "large multi-shot image classification, tested beyond the steps of meta-training"
+    methods = METHODS
+    presets: Mapping[str, MultiShotConfig] = PRESETS
+    tables = TABLES
+    spaces = SPACES
+    sweep_metric = "auc"
+
+
+DECLARATION = MultiShotDeclaration()

@@ -21,7 +21,7 @@ running statistics of the task itself, freed of the values they begin with (`cor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,10 @@ from warpgrad.data.tasks.episodes import FewShotImages
 from warpgrad.data.tasks.many_shot import ManyShotFamily
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group
-from warpgrad.experiments.declared_spaces import MULTI_SHOT
-from warpgrad.experiments.multi_shot.config import METHODS, NAME, PRESETS, TABLES, MultiShotConfig
+from warpgrad.experiments.multi_shot.config import (
+    MultiShotConfig,
+    MultiShotDeclaration,
+)
 from warpgrad.experiments.multi_shot.evaluation import evaluate_on_tasks, mean_scores
 from warpgrad.experiments.multi_shot.methods import algorithm_of, meta_optimisers, method_of
 from warpgrad.experiments.networks import note, other_data, trained
@@ -45,16 +47,7 @@ if TYPE_CHECKING:
     from warpgrad.report.page import Page
 
 
-class MultiShot(Experiment[MultiShotConfig]):
-    name = NAME
-    section = "§4.2, App. H"
-    summary = "large multi-shot image classification, tested beyond the steps of meta-training"
-    methods = METHODS
-    presets: Mapping[str, MultiShotConfig] = PRESETS
-    tables = TABLES
-    spaces = MULTI_SHOT
-    sweep_metric = "auc"
-
+class MultiShot(MultiShotDeclaration, Experiment[MultiShotConfig]):
     def check(self, config: MultiShotConfig) -> MultiShotConfig:
         super().check(config)
         if not config.widths or min(config.widths) < 1:
@@ -118,3 +111,6 @@ class MultiShot(Experiment[MultiShotConfig]):
 
 def open_images(config: MultiShotConfig) -> FewShotImages:
     return FewShotImages(open_prepared(config.data), config.device)
+
+
+EXPERIMENT = MultiShot()

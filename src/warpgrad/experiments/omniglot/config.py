@@ -6,10 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from warpgrad.data import AlphabetProtocol
-from warpgrad.experiments.base import Bound, Config, NonNegativeInt, PositiveFloat, PositiveInt, Row, Table
+from warpgrad.experiments.base import Bound, Config, Declaration, NonNegativeInt, PositiveFloat, PositiveInt, Row, Table
+from warpgrad.experiments.search_space import Choices, FloatRange, Space, Spaces
+
+if TYPE_CHECKING:
+    from warpgrad.data.tasks.alphabets import AlphabetProtocol
 
 METHODS = ("warp-leap", "leap", "reptile", "fomaml", "maml", "finetuning", "sgd", "kfac")
 SCRATCH = ("sgd", "kfac")
@@ -120,6 +123,8 @@ class OmniglotConfig(Config):
 
     @property
     def protocol(self) -> AlphabetProtocol:
+        from warpgrad.data.tasks.alphabets import AlphabetProtocol  # needs torch
+
         return AlphabetProtocol(self.characters, self.train_drawings, self.test_drawings, self.held_out)
 
     @property
@@ -265,6 +270,27 @@ STEPS = Table(
     preset="small",
 )
 """SGD and KFAC take ten times the α named here, as in the paper; the paper names neither damping nor bound of KFAC."""
+
+_STEP_SIZE = FloatRange(0.01, 1.0, log=True)
+_FILTERS = Choices((16, 32, 64, 128))
+_ADAPTATION: Mapping[str, Space] = {
+    "inner_lr": _STEP_SIZE,
+    "momentum": Choices((0.0, 0.5, 0.9)),
+    "filters": _FILTERS,
+}
+_INITIALISATION: Mapping[str, Space] = {**_ADAPTATION, "theta0_lr": _STEP_SIZE}
+SPACES: Spaces = {
+    "warp-leap": {**_INITIALISATION, "meta_lr": _STEP_SIZE},
+    **dict.fromkeys(("leap", "reptile", "fomaml", "maml", "finetuning"), _INITIALISATION),
+    "sgd": _ADAPTATION,
+    "kfac": {
+        "inner_lr": _STEP_SIZE,
+        "filters": _FILTERS,
+        "kfac_damping": FloatRange(1e-3, 1.0, log=True),
+        "kfac_clip": FloatRange(1e-2, 1.0, log=True),
+    },
+}
+"""What `warpgrad sweep` chooses from."""
 
 
 def _recipe(label: str, meta_steps: int = 80, **settings: Any) -> Row:
@@ -481,3 +507,16 @@ DEMO = Table(
 )
 
 TABLES = (MAIN, TASKS, ABLATION, ETA, NATURAL, STEPS, RECIPE, DEMO)
+
+
+class OmniglotDeclaration(Declaration[OmniglotConfig]):
+    name = "omniglot"
+    section = "App. E-G"
+    summary = "multi-shot classification of alphabets, 100 steps"
+    methods = METHODS
+    presets: Mapping[str, OmniglotConfig] = PRESETS
+    tables = TABLES
+    spaces = SPACES
+
+
+DECLARATION = OmniglotDeclaration()

@@ -33,7 +33,7 @@ same way. That chooses nothing: the weights are the last ones.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,8 +42,7 @@ from warpgrad.data import Alphabets
 from warpgrad.data.tasks.alphabets import alphabet_tasks
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, Group, require_users
-from warpgrad.experiments.declared_spaces import OMNIGLOT
-from warpgrad.experiments.omniglot.config import METHODS, PRESETS, TABLES, OmniglotConfig
+from warpgrad.experiments.omniglot.config import PRESETS, OmniglotConfig, OmniglotDeclaration
 from warpgrad.experiments.omniglot.evaluation import (
     evaluate_on_alphabets,
     validation_alphabets,
@@ -77,15 +76,7 @@ _USERS = {
 """Settings that mean nothing to other methods."""
 
 
-class Omniglot(Experiment[OmniglotConfig]):
-    name = "omniglot"
-    section = "App. E-G"
-    summary = "multi-shot classification of alphabets, 100 steps"
-    methods = METHODS
-    presets: Mapping[str, OmniglotConfig] = PRESETS
-    tables = TABLES
-    spaces = OMNIGLOT
-
+class Omniglot(OmniglotDeclaration, Experiment[OmniglotConfig]):
     def check(self, config: OmniglotConfig) -> OmniglotConfig:
         """Refuse what cannot be run, and say which data it will be run on."""
         super().check(config)
@@ -164,3 +155,6 @@ def trained(config: OmniglotConfig, directory: Path) -> tuple[Learner, Rule]:
     method = recipe(dataclasses.replace(config, warp_init="own")).method
     learner = load_learner(method, newest_checkpoint(directory))
     return (finetuned_learner(config, learner) if config.method == "finetuning" else learner), method.rule
+
+
+EXPERIMENT = Omniglot()

@@ -16,15 +16,8 @@ from torch import Tensor, nn
 
 from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.analysis import invert, jacobian
-from warpgrad.experiments.synthetic.config import (
-    InnerRule,
-    SyntheticConfig,
-    rule,
-    rule_at_test,
-    tested,
-    tuned_lr,
-    weights,
-)
+from warpgrad.experiments.synthetic.config import InnerRule, SyntheticConfig, descending_at_test, tuned_lr
+from warpgrad.experiments.synthetic.methods import rule, rule_at_test, weights
 from warpgrad.experiments.synthetic.surfaces import EDGE, Position, SurfaceTask, draw_coefficients, met, minima, reached
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Learner
@@ -99,7 +92,7 @@ class Test:
             "warp_matched": self._descend(omega, inner, matched.theta),
             "plain_shifted": self._descend(None, inner, shifted),
             "warp": self._descend(omega, inner, self.x0),
-            "tuned_shifted": self._descend(None, best[tested(config)[0]], shifted),
+            "tuned_shifted": self._descend(None, best[descending_at_test(config)[0]], shifted),
             **{f"{name}_tuned": self._descend(None, own, self.x0) for name, own in best.items()},
         }, matched.converged
 

@@ -23,21 +23,20 @@ The best step sizes are those of the table `synthetic-steps`, chosen on validati
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from warpgrad.algorithms import Online
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Execution, Experiment, Group, Row, Table
-from warpgrad.experiments.declared_spaces import SYNTHETIC
+from warpgrad.experiments.base import Execution, Experiment, Group
 from warpgrad.experiments.runner import kept, without_meta_training
-from warpgrad.experiments.synthetic.config import SyntheticConfig, build
+from warpgrad.experiments.synthetic.config import SyntheticConfig, SyntheticDeclaration
 from warpgrad.experiments.synthetic.evaluation import Test
+from warpgrad.experiments.synthetic.methods import build
 from warpgrad.experiments.synthetic.surfaces import SurfaceFamily
 from warpgrad.training.meta_train import meta_train
 from warpgrad.training.run_directory import newest_checkpoint
@@ -48,69 +47,8 @@ if TYPE_CHECKING:
 
 OPTIMISERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
-STEP_SIZES: Mapping[str, tuple[float, ...]] = MappingProxyType(
-    {
-        "sgd": (0.03, 0.05, 0.06, 0.07, 0.08, 0.1, 0.15),
-        "momentum": (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.2),
-        "adam": (0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0),
-    }
-)
-"""What the best step size of each rule without a warp is chosen from: as many for each."""
 
-
-class Synthetic(Experiment[SyntheticConfig]):
-    name = "synthetic"
-    section = "§2.2, App. D"
-    summary = "descent on 2-D loss surfaces through a meta-learned warp"
-    methods = ("warpgrad", "no-warp")
-    presets: Mapping[str, SyntheticConfig] = MappingProxyType(
-        {
-            "paper": SyntheticConfig(),
-            "small": SyntheticConfig(preset="small", meta_steps=40, test_surfaces=50),
-            "long": SyntheticConfig(preset="long", meta_steps=1000, surfaces=10, meta_optimiser="adam", meta_lr=0.001),
-        }
-    )
-    tables = (
-        Table("synthetic", "Loss after 100 steps on held-out surfaces", "synthetic", (Row("WarpGrad"),), seeds=10),
-        Table(
-            "synthetic-long",
-            "Loss after 100 steps on held-out surfaces, meta-trained on a hundred times as many",
-            "synthetic",
-            (
-                Row("WarpGrad"),
-                # The step size at which Adam does best alone: none was searched for it under the warp.
-                Row("WarpGrad with Adam as the inner rule", {"inner_rule": "adam", "lr": 0.2}),
-            ),
-            seeds=10,
-            preset="long",
-        ),
-        Table(
-            "synthetic-sweep",
-            "The meta step size, chosen on validation surfaces",
-            "synthetic",
-            tuple(
-                Row(f"{name} {rate:g}", {"meta_optimiser": name, "meta_lr": rate, "split": "validation"})
-                for name, rates in (("adam", (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)), ("sgd", (1e-3, 1e-2, 1e-1)))
-                for rate in rates
-            ),
-            seeds=4,
-        ),
-        Table(
-            "synthetic-steps",
-            "The step sizes of rules without a warp, chosen on validation surfaces",
-            "synthetic",
-            tuple(
-                Row(f"{name} {lr:g}", {"method": "no-warp", "inner_rule": name, "lr": lr, "split": "validation"})
-                for name, lrs in STEP_SIZES.items()
-                for lr in lrs
-            ),
-            seeds=4,
-        ),
-    )
-
-    spaces = SYNTHETIC
-    sweep_metric = "loss/warp"
-
+class Synthetic(SyntheticDeclaration, Experiment[SyntheticConfig]):
     def check(self, config: SyntheticConfig) -> SyntheticConfig:
         super().check(config)
         if (config.test_rule is None) != (config.test_lr is None):
@@ -156,3 +94,6 @@ class Synthetic(Experiment[SyntheticConfig]):
         from warpgrad.experiments.synthetic.results import comparison_lines
 
         return comparison_lines(groups)
+
+
+EXPERIMENT = Synthetic()

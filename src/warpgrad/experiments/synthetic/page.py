@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from warpgrad.experiments.base import Group
 from warpgrad.experiments.comparison_page import experiment_page
-from warpgrad.experiments.synthetic.config import SyntheticConfig, omega_of, rule, rule_at_test, tuned_lr
+from warpgrad.experiments.synthetic.config import SyntheticConfig, tuned_lr
 from warpgrad.experiments.synthetic.evaluation import descend
+from warpgrad.experiments.synthetic.methods import omega_of, rule, rule_at_test
 from warpgrad.experiments.synthetic.results import (
     HEADLINES,
     MET,
@@ -332,8 +333,8 @@ def _pictures(group: Group) -> list[Section]:
     labels = {"sgd_tuned": "tuned gradient descent", "adam_tuned": "tuned Adam", "warp": "WarpGrad"}
     words = (
         "All from the same x0, WarpGrad with θ0 = x0: dotted, Ω moves the start; drawn through, the descent. Tuned is "
-        "at the best step size on validation surfaces. Chosen before looking: of the held-out surfaces of seed "
-        f"{run.seed}, in the order they were drawn, the first that have a minimum, with all their starts."
+        "at the best step size on validation surfaces. The surfaces are those of the held-out ones of seed "
+        f"{run.seed} that have a minimum, in the order they were drawn, with all their starts."
     )
     figures: list[Block] = [
         Figure(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from warpgrad.experiments.base import Group
 from warpgrad.experiments.comparison import by_seed
 from warpgrad.experiments.comparison_page import config_of
-from warpgrad.experiments.synthetic.config import InnerRule, SyntheticConfig, tested, tuned_lr
+from warpgrad.experiments.synthetic.config import InnerRule, SyntheticConfig, descending_at_test, tuned_lr
 from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
 
 RULES: Mapping[InnerRule, str] = {"sgd": "gradient descent", "momentum": "momentum", "adam": "Adam"}
@@ -70,7 +70,7 @@ def settings_of(group: Group) -> SyntheticConfig:
 def names(group: Group) -> dict[str, str]:
     """What the columns of a group are called. The tuned rule has no name of its own where it is the plain one."""
     config = settings_of(group)
-    kind, lr = tested(config)
+    kind, lr = descending_at_test(config)
     rule, best = RULES[kind], tuned_lr(config, kind)
     found = {
         "plain": f"{rule} {lr:g} from x0",

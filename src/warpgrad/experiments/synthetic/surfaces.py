@@ -10,7 +10,6 @@ with s from 1…10, each a from {−1, 0, 1} and each b from −5…5. As printe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +18,10 @@ from torch.func import grad, jacrev, vmap
 from warpgrad.analysis import jacobian
 from warpgrad.analysis.geometry import Omega
 from warpgrad.errors import WarpgradError
+from warpgrad.experiments.synthetic.config import Form
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Task, TaskFamily
-
-Form = Literal["printed", "peaks"]
 
 EDGE = 3.0
 """Starts are drawn uniformly from the square (−EDGE, EDGE)²."""

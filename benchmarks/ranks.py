@@ -1,6 +1,6 @@
 """Row ranks: two ranks that share a meta-step against two processes that each do one by themselves, at the same time.
 
-Clocks are of the wall: a rank that waits for another is as slow as one that works. Both teams have two processes of one
+Clocks are of the wall: a rank that waits for another is as slow as one that works. Both pools have two workers of one
 thread, so memory bandwidth, caches and clock rates that two cores share slow down both.
 """
 
@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from warpgrad.bench.figures import MILLI
-from warpgrad.bench.member import Job
-from warpgrad.bench.teams import teams
-from warpgrad.bench.timing import Spread
+from benchmarks.timing import MILLI, Spread
+from benchmarks.worker_pool import Job, worker_pools
 
 LEAST = 0.93
 """The throughput of two ranks, in units of that of two processes."""
@@ -59,10 +57,10 @@ def jobs(quick: bool) -> Mapping[str, Job]:
 
 def measure(repetitions: int, quick: bool) -> list[Throughput]:
     seconds: dict[str, list[tuple[float, float]]] = {what: [] for what in jobs(quick)}
-    with teams(ranks=2, alone=2) as (ranks, processes):
+    with worker_pools(ranks=2, alone=2) as (ranks, processes):
         for turn in range((repetitions if quick else FINER * repetitions) + 1):
             for what, job in jobs(quick).items():
-                # The team that went first goes second in the next turn: a machine's speed drifts from one to the other.
+                # The pool that went first goes second in the next turn: a machine's speed drifts from one to the other.
                 if turn % 2:
                     shared = max(ranks.seconds(job))
                     alone = together(processes.seconds(job))

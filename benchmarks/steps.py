@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
-from warpgrad.bench.bare import Bare, Weights
-from warpgrad.bench.figures import MILLI, Figure, figure
-from warpgrad.bench.library import along, bare_meta_step, check, whole
-from warpgrad.bench.timing import Spread, Timings, Way, interleaved
-from warpgrad.bench.workloads import Workload
+from benchmarks.bare import Bare, Weights
+from benchmarks.library import along, bare_meta_step, check, whole
+from benchmarks.timing import MILLI, Figure, Spread, Timings, Way, figure, interleaved
+from benchmarks.workloads import Workload
 from warpgrad.objectives import Approximate, Exact
 
 MOST: Mapping[str, float] = MappingProxyType({"conv": 1.05, "mlp": 1 / 1.3, "surfaces": 1 / 5})

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpgrad.bench.forwards import Named
-from warpgrad.bench.workloads import Workload
+from benchmarks.workloads import Named, Workload
 from warpgrad.keys import fold, generator
 from warpgrad.model.second_order import SecondOrderKernels
 from warpgrad.tensors import Tensors, laid_channels_last

@@ -1,17 +1,11 @@
 """Row estimate: what `warpgrad run … --estimate` predicts, held against the run itself.
 
 Estimate and run have a process each, so that the peak memory of one is not that of the other.
-
-python -m warpgrad.bench.estimates maze estimate          # prints seconds, peak bytes and bytes of the replay buffer
-python -m warpgrad.bench.estimates maze run
 """
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -21,14 +15,14 @@ from typing import Any
 
 import torch
 
+from benchmarks.fresh_process import in_fresh_process
+from benchmarks.timing import Spread
 from warpgrad.allocator import keep_freed_memory
-from warpgrad.bench.memory import peak_bytes
-from warpgrad.bench.timing import Spread
-from warpgrad.errors import WarpgradError
 from warpgrad.experiments import find_experiment
 from warpgrad.experiments.base import Config, Execution, Experiment
 from warpgrad.experiments.estimate import buffers_watched, estimate
 from warpgrad.experiments.runner import training_seconds
+from warpgrad.training.resources import peak_bytes
 
 WITHIN = 0.25
 """How far a prediction may be from what is predicted, in units of the latter."""
@@ -135,21 +129,13 @@ def real(experiment: Experiment[Any], config: Config) -> Cost:
     return Cost(seconds, peak_bytes(), entries * entry_bytes)
 
 
-def _cost(name: str, way: str, quick: bool) -> Cost:
-    command = [sys.executable, "-m", "warpgrad.bench.estimates", name, way, *(["quick"] if quick else [])]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise WarpgradError(f"bench: the {way} of {name} failed: {reason}")
-    return Cost(**json.loads(done.stdout.splitlines()[-1]))
-
-
-def main(name: str, way: str, quick: bool) -> None:
+def cost(name: str, way: str, quick: bool) -> dict[str, Any]:
+    """The fields of one `Cost`, of the estimate or of the run, in this process."""
     torch.set_num_threads(1)
     keep_freed_memory()  # as the command line does, whose runs are predicted
     ways = {"estimate": predicted, "run": real}
-    print(json.dumps(asdict(ways[way](*configuration(name, quick)))))
+    return asdict(ways[way](*configuration(name, quick)))
 
 
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3:] == ["quick"])
+def _cost(name: str, way: str, quick: bool) -> Cost:
+    return Cost(**in_fresh_process(cost, name, way, quick))

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.bare import Bare, Weights
+from benchmarks.workloads import Workload
 from warpgrad.algorithms import Algorithm, Continual, Offline, Online
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.algorithms.method import Group, Method
-from warpgrad.bench.bare import Bare, Weights
-from warpgrad.bench.workloads import Workload
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers import Fixed, Initialiser, Leap, MultiTask
 from warpgrad.objectives import Approximate, Exact, InPlace, Objective

@@ -14,15 +14,13 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from benchmarks.library import Piece
+from benchmarks.timing import MILLI, Spread, Way, interleaved
+from benchmarks.worker_pool import Job, worker_pools
+from benchmarks.workloads import Workload, conv, mlp
 from warpgrad.adaptation.traced import recorded_at_once
 from warpgrad.algorithms import Algorithm, Offline, Online, Unrolled
 from warpgrad.algorithms.method import Method
-from warpgrad.bench.figures import MILLI
-from warpgrad.bench.library import Piece
-from warpgrad.bench.member import Job
-from warpgrad.bench.teams import teams
-from warpgrad.bench.timing import Spread, Way, interleaved
-from warpgrad.bench.workloads import Workload, conv, mlp
 from warpgrad.objectives import Approximate, Exact, Objective
 from warpgrad.rules import SGD
 
@@ -98,11 +96,11 @@ def _rank_curves(repetitions: int, quick: bool) -> list[Curve]:
     tasks, steps = (2, 2) if quick else (6, 8)
     jobs = {"adaptation": Job(tasks, steps, quick=quick), "Algorithm 2, η = 8": Job(tasks, steps, 8, quick)}
     seconds: dict[tuple[str, int], list[float]] = {(name, size): [] for name in jobs for size in (1, 2)}
-    with teams(ranks=2, alone=1) as (ranks, alone):
+    with worker_pools(ranks=2, alone=1) as (ranks, alone):
         for turn in range(repetitions + 1):
             for name, job in jobs.items():
-                for size, team in ((1, alone), (2, ranks)):
-                    elapsed = max(team.seconds(job))
+                for size, pool in ((1, alone), (2, ranks)):
+                    elapsed = max(pool.seconds(job))
                     if turn > 0:  # the first turn warms up
                         seconds[name, size].append(elapsed)
     return [

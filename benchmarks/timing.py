@@ -1,7 +1,8 @@
 """Ratios that a busy machine hardly tilts: ways take turns within each repetition, and are compared within it.
 
 A way is a function that does one whole piece of work. Times are of the processor, so waiting for it does not count;
-neighbours still disturb caches and clock rates, but they hit all ways of a repetition alike.
+neighbours still disturb caches and clock rates, but they hit all ways of a repetition alike. A `Figure` is such a ratio
+with what it is held against, and whether that is good enough.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from warpgrad.errors import WarpgradError
 
 Way = Callable[[], Any]
 Clock = Callable[[], float]
+
+MILLI = 1e3
 
 
 @dataclass(frozen=True)
@@ -73,3 +76,51 @@ def interleaved(
                 # A clock too coarse for the work would make ratios infinite.
                 seconds[name].append(max(elapsed, 1e-9))
     return Timings(seconds)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The cost of `what` in units of `against`: less is better, 1 is equal."""
+
+    row: str
+    what: str
+    against: str
+    ratio: Spread
+    ours: Spread
+    """Milliseconds per (task, step)."""
+    theirs: Spread
+    """The same of what it is held against."""
+    most: float | None = None
+    """The target: the ratio may be at most this."""
+
+    @property
+    def met(self) -> bool | None:
+        """None where there is no target."""
+        return None if self.most is None else self.ratio.median <= self.most
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "row": self.row,
+            "what": self.what,
+            "against": self.against,
+            "ratio": self.ratio.record(),
+            "milliseconds": self.ours.record(),
+            "milliseconds_against": self.theirs.record(),
+            "at_most": self.most,
+            "met": self.met,
+        }
+
+
+def figure(
+    timings: Timings, row: str, way: str, against: str, points: int, *, words: tuple[str, str], most: float | None
+) -> Figure:
+    """From two ways of one run to a figure; `words` name them for a reader."""
+    per_point = MILLI / points
+    return Figure(
+        row,
+        *words,
+        timings.ratio(way, against),
+        timings.time(way).scaled(per_point),
+        timings.time(against).scaled(per_point),
+        most,
+    )

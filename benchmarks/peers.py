@@ -15,12 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.library import NOISE, Piece, difference
+from benchmarks.timing import Figure, Way, figure, interleaved
+from benchmarks.workloads import FixedBatches, Workload, conv, mlp
 from warpgrad.algorithms import Unrolled
 from warpgrad.algorithms.method import Method
-from warpgrad.bench.figures import Figure, figure
-from warpgrad.bench.library import NOISE, Piece, difference
-from warpgrad.bench.timing import Way, interleaved
-from warpgrad.bench.workloads import FixedBatches, Workload, conv, mlp
 from warpgrad.errors import WarpgradError
 from warpgrad.rules import SGD
 from warpgrad.tasks.supervised import Loss

@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 
+from benchmarks.timing import MILLI, Spread, Way, interleaved
+from benchmarks.workloads import conv
 from warpgrad.adaptation.base import Point
 from warpgrad.algorithms.replay import ReplayBudget, ReplayBuffer
-from warpgrad.bench.figures import MILLI
-from warpgrad.bench.timing import Spread, Way, interleaved
-from warpgrad.bench.workloads import conv
 from warpgrad.keys import generator
 from warpgrad.tensors import Tensors
 

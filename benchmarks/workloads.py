@@ -1,5 +1,8 @@
 """What is timed: four networks at the sizes of the paper's experiments, on batches that lie in memory.
 
+Each network is there twice: as the library's learner, and written out over named tensors, as a person without the
+library would write it. Both read the same weights by the same names.
+
 Data are random tensors from keys: what they show does not change how long a step takes, and no clock runs while they
 are made. Every task hands out the same few batches over and over.
 """
@@ -18,16 +21,20 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from warpgrad.adaptation.traced import PATIENCE
-from warpgrad.bench.forwards import Loss, Named, convolutional, feed_forward, on_surface
 from warpgrad.experiments.continual.config import ContinualConfig
-from warpgrad.experiments.continual.config import network as sine_network
-from warpgrad.experiments.synthetic.surfaces import Position, ResidualOmega, SurfaceFamily
+from warpgrad.experiments.continual.methods import network as sine_network
+from warpgrad.experiments.synthetic.surfaces import Position, ResidualOmega, SurfaceFamily, surface
 from warpgrad.keys import fold, generator
 from warpgrad.layers import warp_convnet
 from warpgrad.maze import AgentOptions, Maze, build_learner
 from warpgrad.model.learner import Forward, Learner
 from warpgrad.tasks.base import Task
 from warpgrad.tasks.reinforcement import ActorCritic, EpisodeTask
+
+Named = Mapping[str, Tensor]
+Loss = Callable[[Named, Named, Any, Named], Tensor]
+"""(θ, φ, batch, statistics) -> loss. `statistics` are running statistics of batch-norm that the pass may write to; an
+empty mapping keeps none."""
 
 MetaStep = Literal["leap", "online", "stream"]
 """Algorithm 2 with Leap and η = 1; Algorithm 1; Algorithm 3 with the in-place objective."""
@@ -89,6 +96,40 @@ class FixedBatches(Task):
     def loss(self, forward: Forward, batch: tuple[Tensor, Tensor]) -> Tensor:
         inputs, targets = batch
         return self._loss(forward(inputs), targets)
+
+
+def convolutional(theta: Named, phi: Named, batch: tuple[Tensor, Tensor], statistics: Named) -> Tensor:
+    """Four blocks of convolution, pooling, batch-norm and ReLU, each with a 3×3 warp where φ has one, then a head."""
+    x, labels = batch
+    for place in range(1, 5):
+        norm = f"block{place}.norm"
+        x = F.max_pool2d(F.conv2d(x, theta[f"block{place}.conv.weight"], padding=1), 2)
+        running = statistics.get(f"{norm}.running_mean"), statistics.get(f"{norm}.running_var")
+        x = F.relu(F.batch_norm(x, *running, theta[f"{norm}.weight"], theta[f"{norm}.bias"], training=True))
+        if phi:
+            x = F.conv2d(x, phi[f"warp{place}.weight"], phi[f"warp{place}.bias"], padding=1)
+    return F.cross_entropy(F.linear(x.flatten(1), theta["head.weight"], theta["head.bias"]), labels)
+
+
+def feed_forward(theta: Named, phi: Named, batch: tuple[Tensor, Tensor], statistics: Named) -> Tensor:
+    """Three hidden layers of ReLUs, each with a residual tanh warp where φ has one, and a linear head."""
+    del statistics
+    x, targets = batch
+    for place in range(1, 4):
+        x = F.relu(F.linear(x, theta[f"linear{place}.weight"], theta[f"linear{place}.bias"]))
+        if phi:
+            first, last = f"warp{place}.branch.linear1", f"warp{place}.branch.linear"
+            hidden = torch.tanh(F.linear(x, phi[f"{first}.weight"], phi[f"{first}.bias"]))
+            x = x + torch.tanh(F.linear(hidden, phi[f"{last}.weight"], phi[f"{last}.bias"]))
+    return F.mse_loss(F.linear(x, theta["head.weight"], theta["head.bias"]), targets)
+
+
+def on_surface(theta: Named, phi: Named, batch: Tensor, statistics: Named) -> Tensor:
+    """The height at Ω(θ) = θ + g(θ), g a tanh net."""
+    del statistics
+    start = theta["theta"]
+    hidden = torch.tanh(F.linear(start, phi["omega.g.0.weight"], phi["omega.g.0.bias"]))
+    return surface(start + F.linear(hidden, phi["omega.g.2.weight"], phi["omega.g.2.bias"]), batch)
 
 
 def conv(

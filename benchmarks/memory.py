@@ -1,35 +1,29 @@
-"""Row memory: peak resident memory of one meta-step against K, each figure from a process of its own.
-
-python -m warpgrad.bench.memory online 640           # prints the peak and the size of θ, in bytes
-"""
+"""Row memory: peak resident memory of one meta-step against K, each figure from a process of its own."""
 
 from __future__ import annotations
 
-import os
-import resource
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from benchmarks.fresh_process import peak_memory
 from warpgrad.algorithms import Algorithm, Offline, Online, Unrolled
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.algorithms.method import Method
-from warpgrad.errors import WarpgradError
 from warpgrad.keys import generator
 from warpgrad.model.learner import Learner
 from warpgrad.model.partition import Warp
 from warpgrad.objectives import Exact
 from warpgrad.rules import SGD
 from warpgrad.tasks.supervised import SupervisedTask
+
+T = TypeVar("T", bound=SupervisedTask)
 
 WIDTH = 500
 
@@ -71,40 +65,30 @@ def grows(peaks: list[Peak]) -> bool:
 
 def probe(method: str, steps: int) -> Peak:
     """One meta-step in a fresh process."""
-    # Freed blocks go back to the system at once, so that the peak shows what is held and not what malloc kept.
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-    command = [sys.executable, "-m", "warpgrad.bench.memory", method, str(steps)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise WarpgradError(f"bench: the memory of {method} at K = {steps} could not be measured: {reason}")
-    peak, theta = (int(number) for number in done.stdout.split())
+    peak, theta = peak_memory(meta_step, method, steps)
     return Peak(method, steps, peak, theta)
 
 
-def peak_bytes() -> int:
-    """The high-water mark of this program alone; `ru_maxrss` would carry over that of the process that started it."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
-    return int(line.split()[1]) * 1024
-
-
-def main(name: str, steps: int) -> None:
+def meta_step(name: str, steps: int) -> int:
+    """Do it in this process; the bytes of θ."""
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    layers = [nn.Linear(8, WIDTH), nn.Tanh(), Warp(nn.Linear(WIDTH, WIDTH)), nn.Linear(WIDTH, WIDTH), nn.Tanh()]
-    learner = Learner(nn.Sequential(*layers, nn.Linear(WIDTH, 1)), warp=() if name == "maml" else None)
-    draw = generator("bench", "memory")
-    task = SupervisedTask(
-        torch.randn(16, 8, generator=draw), torch.randn(16, 1, generator=draw), F.mse_loss, batch_size=4
-    )
-    method = Method(learner, SGD(1e-3), None if name == "maml" else Exact())
+    warp = name != "maml"
+    learner, task = problem(SupervisedTask, warp=warp)
+    method = Method(learner, SGD(1e-3), Exact() if warp else None)
     update = MetaOptimiser(method, partial(torch.optim.SGD, lr=1e-3))
     METHODS[name](steps).meta_step(method, [task], [0], update)
-    print(peak_bytes(), sum(value.numel() * value.element_size() for value in learner.theta0.values()))
+    return theta_bytes(learner)
 
 
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+def problem(kind: Callable[..., T], *, warp: bool = True) -> tuple[Learner, T]:
+    """A network whose θ is large beside its batches, and a task of this kind for it."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(8, WIDTH), nn.Tanh(), Warp(nn.Linear(WIDTH, WIDTH)), nn.Linear(WIDTH, WIDTH), nn.Tanh()]
+    learner = Learner(nn.Sequential(*layers, nn.Linear(WIDTH, 1)), warp=None if warp else ())
+    draw = generator("bench", "memory")
+    inputs, targets = torch.randn(16, 8, generator=draw), torch.randn(16, 1, generator=draw)
+    return learner, kind(inputs, targets, F.mse_loss, batch_size=4)
+
+
+def theta_bytes(learner: Learner) -> int:
+    return sum(value.numel() * value.element_size() for value in learner.theta0.values())

@@ -1,0 +1,97 @@
+"""The parts of the continual experiment: tasks, network, algorithm, method."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+from warpgrad.algorithms import Algorithm, Online
+from warpgrad.algorithms.meta_optimiser import ScheduleFactory
+from warpgrad.algorithms.method import Method
+from warpgrad.experiments.continual.config import WARPED, ContinualConfig
+from warpgrad.experiments.continual.families import AlphabetSequences, SineMixtures, alphabet_parts
+from warpgrad.keys import fold
+from warpgrad.layers import feed_forward_warp
+from warpgrad.model.learner import Learner
+from warpgrad.objectives import Approximate, Exact
+from warpgrad.rules import SGD
+from warpgrad.tasks.base import TaskFamily
+from warpgrad.tasks.continual import Weighting
+from warpgrad.training.run_directory import newest_checkpoint
+from warpgrad.training.state import load_learner
+
+Part = Literal["train", "validation", "test"]
+
+
+def family(config: ContinualConfig, part: Part) -> TaskFamily:
+    """p(τ); the sines of different parts differ by their seeds alone."""
+    weighting: Weighting = "current" if config.method == "warp-current" else config.weighting
+    options: dict[str, Any] = {
+        "steps_per_subtask": config.steps_per_subtask,
+        "batch_size": config.batch_size,
+        "meta_batch_size": config.meta_batch_size,
+        "weighting": weighting,
+        "credit": config.credit,
+        "direction_weight": config.direction_weight,
+        "pad": False,
+    }
+    if config.family == "sine":
+        return SineMixtures(config.subtasks, config.test_points, config.device, config.start_functions, **options)
+    parts = alphabet_parts(config.seed, config.alphabets, config.subtasks * config.ways, config.data)
+    return AlphabetSequences(parts[part], config.ways, config.scenario, config.device, **options)
+
+
+def algorithm(config: ContinualConfig) -> Algorithm:
+    """Algorithm 1. Eq. 19 is a sum over tasks, sub-tasks and their θ's; as a sum it also stays clear of Adam's ε."""
+    steps = config.steps_per_subtask * config.subtasks
+    return Online(steps=steps, tasks=config.tasks, judge_start=config.judge_start, reduction="sum")
+
+
+def schedule(config: ContinualConfig) -> ScheduleFactory | None:
+    if config.meta_schedule == "constant":
+        return None
+    return partial(CosineAnnealingLR, T_max=config.meta_steps)
+
+
+def network(config: ContinualConfig) -> nn.Module:
+    """Linear layers, each ReLU followed by a residual warp-layer. θ0 is drawn first, so all methods share it."""
+    classes = config.ways * (config.subtasks if config.scenario == "class" else 1)
+    first, last = (1, 1) if config.family == "sine" else (14 * 14, classes)
+    widths = [first] + [config.hidden] * config.hidden_layers
+    linears = [nn.Linear(inputs, config.hidden) for inputs in widths[:-1]]
+    head = nn.Linear(config.hidden, last)
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for place, linear in enumerate(linears, start=1):
+        layers[f"linear{place}"] = linear
+        layers[f"relu{place}"] = nn.ReLU()
+        if config.method in WARPED:
+            layers[f"warp{place}"] = feed_forward_warp(
+                config.hidden,
+                hidden=config.warp_hidden,
+                residual=True,
+                branch_activation=nn.Tanh if config.warp_tanh == "both" else None,
+            )
+    layers["head"] = head
+    return nn.Sequential(layers)
+
+
+def build(config: ContinualConfig) -> Method:
+    """The learner, the rule and the objective, with weights drawn by the seed; C = 0."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(fold(config.seed, "weights"))
+        module = network(config).to(config.device)
+    learner = Learner(module, warp=None if config.method in WARPED else (), start={"*": "fixed"})
+    objective = {"exact": Exact, "approximate": Approximate}[config.objective]()
+    return Method(learner, SGD(config.lr), objective if config.method in WARPED else None)
+
+
+def trained(config: ContinualConfig, directory: Path) -> Learner:
+    """The learner of a run."""
+    method = build(config)
+    return load_learner(method, newest_checkpoint(directory)) if config.method in WARPED else method.learner

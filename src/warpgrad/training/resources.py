@@ -1,0 +1,42 @@
+"""What a block of code takes: floating-point operations, and the memory of the process."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+
+class Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts FLOPs of products and convolutions inside the block, in `total`, by PyTorch's own formulas.
+
+    `torch.utils.flop_counter.FlopCounterMode` also follows modules, by hooks on what enters them; those fail where a
+    leaf enters a module under `torch.autograd.grad`, as θ enters Ω. Here only operations are counted.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Sequence[Any], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        formula = flop_registry.get(func._overloadpacket)  # type: ignore[attr-defined]
+        if formula is not None:
+            self.total += int(formula(*args, **kwargs, out_val=result))
+        return result
+
+
+def peak_bytes() -> int:
+    """The high-water mark of this program alone; `ru_maxrss` would carry over that of the process that started it."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
