@@ -6,27 +6,27 @@ take the trial. A process number would not do: numbers come again.
 
 from __future__ import annotations
 
-import fcntl
 import uuid
 from collections.abc import Set
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Self
+
+from filelock import FileLock, Timeout
 
 from warpgrad.io import PARTIAL, writing
 
 _PREFIX = ".owner-"
 
 
-def try_lock(path: Path) -> BinaryIO | None:
-    """The lock on a file, held until closed; None where another process has it."""
-    file = path.open("ab")
+def try_lock(path: Path) -> FileLock | None:
+    """The lock on a file, held until it is released; None where another process has it."""
+    lock = FileLock(path)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
+        lock.acquire(blocking=False)
+    except Timeout:
         return None
-    return file
+    return lock
 
 
 def is_locked(path: Path) -> bool:
@@ -36,7 +36,7 @@ def is_locked(path: Path) -> bool:
     lock = try_lock(path)
     if lock is None:
         return True
-    lock.close()
+    lock.release()
     return False
 
 
@@ -71,4 +71,4 @@ class Owner:
     ) -> None:
         # The file stays where it was not tidied: trials left running are known by it to be of this place, and free.
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()

@@ -132,7 +132,7 @@ class Record:
             return True
         finally:
             if with_lock is not None:
-                with_lock.close()
+                with_lock.release()
 
     def _check(self, study: optuna.Study) -> None:
         """A study goes on only as the sweep it began as."""
