@@ -123,7 +123,7 @@ def test_every_method_has_a_step_size_of_its_own():
         ({"shots": 0}, "shots=0"),
         ({"meta_steps": 0}, "meta_steps=0"),
         ({"test_episodes": 1}, "test_episodes=1"),
-        ({"inner_lr": 0.0}, "alpha=0.0"),
+        ({"inner_lr": 0.0}, "inner_lr=0.0"),
         ({"meta_clip": 0.0}, "meta_clip=0.0"),
         ({"patience": 0}, "patience=0"),
         ({"test_curve_every": -1}, "test_curve_every=-1"),

@@ -150,7 +150,7 @@ def test_every_method_has_a_step_size_of_its_own(tiny):
     ("changes", "words"),
     [
         ({"steps": 0}, "steps=0"),
-        ({"inner_lr": 0.0}, "alpha=0"),
+        ({"inner_lr": 0.0}, "inner_lr=0"),
         ({"momentum": 1.0}, r"momentum=1.0: it must be at least 0 and below 1"),
         ({"test_curve_every": -1}, "test_curve_every=-1"),
         ({"test_curve_tasks": 0}, "test_curve_tasks=0"),

@@ -79,7 +79,7 @@ def test_the_paper_network_is_the_one_of_the_appendix():
     [
         ({"tasks": 0}, "tasks=0"),
         ({"meta_lr": 0.0}, "meta_lr=0"),
-        ({"theta0_lr": -1.0}, "outer_lr=-1"),
+        ({"theta0_lr": -1.0}, "theta0_lr=-1"),
         ({"warp": "conv5x5"}, "warp='conv5x5'"),
         ({"method": "adam"}, "no method 'adam'"),
         ({"method": "leap", "learned_alpha": True}, "does not learn α"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
 
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.search_space import Spaces
@@ -36,23 +36,39 @@ class Config:
 C = TypeVar("C", bound=Config)
 
 
-def require(
-    config: Config,
-    *,
-    at_least_one: Iterable[str] = (),
-    above_zero: Iterable[str] = (),
-    at_least_zero: Iterable[str] = (),
-) -> None:
-    """Refuse settings outside these ranges, by name; none of them may be infinite or no number."""
-    for name in at_least_one:
-        if getattr(config, name) < 1:
-            raise WarpgradError(f"{name}={getattr(config, name)}: it must be at least 1.")
-    for name in above_zero:
-        if not 0 < getattr(config, name) < math.inf:
-            raise WarpgradError(f"{name}={getattr(config, name)}: it must be greater than 0, and finite.")
-    for name in at_least_zero:
-        if not 0 <= getattr(config, name) < math.inf:
-            raise WarpgradError(f"{name}={getattr(config, name)}: it must be at least 0, and finite.")
+@dataclass(frozen=True)
+class Bound:
+    """What a setting may be. It stands in the annotation of its field, and `Experiment.check` holds the setting to it.
+
+    A number must also be finite. `None`, where the field allows it, is always within its bounds.
+    """
+
+    words: str
+    """What the error says of a setting that is out of bounds."""
+    least: float = -math.inf
+    above: float = -math.inf
+    most: float = math.inf
+    below: float = math.inf
+
+    def __contains__(self, value: float) -> bool:
+        return self.least <= value <= self.most and self.above < value < self.below
+
+
+PositiveInt = Annotated[int, Bound("it must be at least 1", least=1)]
+NonNegativeInt = Annotated[int, Bound("it must be at least 0", least=0)]
+PositiveFloat = Annotated[float, Bound("it must be greater than 0, and finite", above=0)]
+NonNegativeFloat = Annotated[float, Bound("it must be at least 0, and finite", least=0)]
+
+
+def require_bounds(config: Config) -> None:
+    """Refuse a setting outside the bounds of its field, by name."""
+    for name, hint in get_type_hints(type(config), include_extras=True).items():
+        value = getattr(config, name)
+        # `float | None` holds the annotated type one level down.
+        for part in (hint, *get_args(hint)):
+            for bound in getattr(part, "__metadata__", ()):
+                if isinstance(bound, Bound) and value is not None and value not in bound:
+                    raise WarpgradError(f"{name}={value}: {bound.words}.")
 
 
 def require_users(config: Config, preset: Config, users_of: Mapping[str, Sequence[str]]) -> None:
@@ -150,11 +166,12 @@ class Experiment(Declaration[C], ABC):
         return self.check(dataclasses.replace(self.preset(preset), **changes))
 
     def check(self, config: C) -> C:
-        """Refuse settings that cannot be run, by name."""
+        """Refuse settings that cannot be run, by name: an unknown method, and what is out of its field's bounds."""
         if config.method not in self.methods:
             raise WarpgradError(
                 f"{self.name} has no method '{config.method}'; choose one of {', '.join(self.methods)}."
             )
+        require_bounds(config)
         return config
 
     @abstractmethod
@@ -166,13 +183,28 @@ class Experiment(Declaration[C], ABC):
         """Test the run in `directory` on held-out tasks.
 
         Returns JSON values: `metrics` (name -> number), the results per task, and all else that `page` and `lines`
-        need, for they are built from a record too, where there is no run directory.
+        need, for they are built from a record too, where there is no run directory. Those of this class need
+        `accuracy` (held-out task -> per cent after adaptation), `tested_at` (steps of adaptation) and `curve` (mean
+        accuracy at each of these).
         """
 
-    @abstractmethod
     def page(self, groups: Sequence[Group], title: str) -> Page:
-        """The report of some runs of this experiment."""
+        """The report of some runs of this experiment: unless it has one of its own, methods side by side."""
+        from warpgrad.experiments.comparison import distinct
+        from warpgrad.experiments.comparison_page import Measure, comparison_page  # needs matplotlib, slow to import
 
-    @abstractmethod
+        return comparison_page(
+            distinct(groups),
+            title,
+            f"Experiment {self.name} ({self.section})",
+            held_out="held-out tasks",
+            measures=[Measure("accuracy", "Accuracy after adaptation", compared=True)],
+            caption="The same held-out tasks for every row of a meta-seed.",
+            notes=(),
+        )
+
     def lines(self, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-        """The result as a table for the terminal: a header, and rows."""
+        """The result as a table for the terminal, a header and rows: unless it has one of its own, accuracies."""
+        from warpgrad.experiments.comparison import result_lines
+
+        return result_lines(groups, about=self.name)

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from warpgrad.experiments.base import Config, Declaration, Row, Table
+from warpgrad.experiments.base import (
+    Bound,
+    Config,
+    Declaration,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Row,
+    Table,
+)
 from warpgrad.experiments.search_space import FloatRange, Space, Spaces
 
 METHODS = ("warpgrad", "no-warp", "warp-current", "ewc")
@@ -48,21 +57,21 @@ class ContinualConfig(Config):
     method: str = "warpgrad"
     family: Literal["sine", "alphabets"] = "sine"
     """Mixtures of two sines, or characters of alphabets."""
-    subtasks: int = 5
+    subtasks: PositiveInt = 5
     """T."""
-    steps_per_subtask: int = 20
+    steps_per_subtask: PositiveInt = 20
     """n; K = nT."""
-    batch_size: int = 5
+    batch_size: PositiveInt = 5
     """Examples per adaptation step."""
-    meta_batch_size: int = 5
+    meta_batch_size: PositiveInt = 5
     """Validation examples of each seen sub-task in the meta-loss; the paper does not say."""
-    lr: float = 0.001
+    lr: PositiveFloat = 0.001
     """α."""
-    hidden: int = 200
+    hidden: PositiveInt = 200
     """Units of each hidden layer."""
-    hidden_layers: int = 3
+    hidden_layers: PositiveInt = 3
     """Hidden layers; with 3 there are 4 linear layers. The text can also mean 4."""
-    warp_hidden: int = 100
+    warp_hidden: PositiveInt = 100
     """Hidden units of each warp-layer."""
     warp_tanh: Literal["both", "hidden"] = "both"
     """Which of a warp's two layers a tanh follows; the text can mean either. `both` bounds what a warp adds by 1."""
@@ -71,51 +80,51 @@ class ContinualConfig(Config):
     credit: Literal["full", "step", "movement", "direction"] = "full"
     """What φ is judged for on earlier sub-tasks: the step and the loss after it, as in Eq. 11; the step alone; the
     movement of predictions since they were learned; or that, and of the step its direction alone."""
-    direction_weight: float = 5.0
+    direction_weight: PositiveFloat = 5.0
     """How much that direction counts, where it alone does."""
     objective: Literal["exact", "approximate"] = "exact"
     """L or L̂."""
-    judge_start: float = 0.0
+    judge_start: NonNegativeFloat = 0.0
     """Weight of the mean loss over all sub-tasks at θ0 itself; 0 is the paper's. Nothing else holds that loss,
     and orders that begin elsewhere than meta-training did can suffer where it grows."""
-    start_functions: int = 40
+    start_functions: PositiveInt = 40
     """Sines: functions of the family that θ0 is judged on, where it is, for each task of a meta-step."""
-    meta_steps: int = 20_000
+    meta_steps: PositiveInt = 20_000
     """Meta-steps; methods without a warp take none."""
-    tasks: int = 5
+    tasks: PositiveInt = 5
     """Task sequences per meta-step."""
-    meta_lr: float = 0.001
+    meta_lr: PositiveFloat = 0.001
     """β, of Adam."""
     meta_schedule: Literal["constant", "cosine"] = "constant"
     """Of β; `cosine` brings it to 0 at the last meta-step, which a short run needs to come to rest."""
-    meta_clip: float = 0.0
+    meta_clip: NonNegativeFloat = 0.0
     """Largest norm of the meta-gradient; 0 for none, as in the paper."""
-    strength: float = 1e4
+    strength: NonNegativeFloat = 1e4
     """λ of online EWC."""
-    decay: float = 1.0
+    decay: Annotated[float, Bound("what is kept of the past is a share, from 0 to 1", least=0, most=1)] = 1.0
     """γ of online EWC."""
     order: tuple[int, ...] = (1, 3, 4, 2, 0)
     """The other order that test tasks are learned in."""
     split: Literal["test", "validation"] = "test"
     """Which held-out tasks to test on; the sweep of the baselines uses validation."""
-    test_tasks: int = 100
+    test_tasks: PositiveInt = 100
     """Held-out tasks."""
-    test_points: int = 20
+    test_points: PositiveInt = 20
     """Evenly spaced test inputs in each part of [−5, 5]."""
-    test_every: int = 1
+    test_every: PositiveInt = 1
     """Test after every so many steps, and when a sub-task ends."""
-    validation_tasks: int = 20
+    validation_tasks: PositiveInt = 20
     """Held-out tasks for the curve against meta-steps."""
-    validate_every: int = 200
+    validate_every: PositiveInt = 200
     """Meta-steps between two points of that curve."""
-    patience: int | None = None
+    patience: Annotated[int, Bound("wait for at least 1 validation, or None for no choice", least=1)] | None = None
     """Points of that curve without a new best of the loss on earlier sub-tasks, over both orders, before the run stops;
     it ends with the best weights. None: the run goes on and ends with the last ones, as in the paper."""
-    ways: int = 2
+    ways: PositiveInt = 2
     """Alphabets: characters per sub-task."""
     scenario: Literal["class", "domain"] = "class"
     """Alphabets: labels of their own for all characters, or labels that begin anew in each sub-task."""
-    alphabets: int = 24
+    alphabets: Annotated[int, Bound("training, validation and test need one each", least=3)] = 24
     """Alphabets: how many, of which a quarter is held out for the test and a sixth for validation."""
     data: str = ""
     """Alphabets: a prepared data set; drawn anew if not given."""

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Execution, Experiment, Group, require
+from warpgrad.experiments.base import Execution, Experiment, Group
 from warpgrad.experiments.continual.config import WARPED, ContinualConfig, ContinualDeclaration
 from warpgrad.experiments.continual.evaluation import SELECTED, evaluation, validation
 from warpgrad.experiments.continual.methods import algorithm, build, family, schedule, trained
@@ -51,39 +51,23 @@ MOST_CHARACTERS = 60
 
 class Continual(ContinualDeclaration, Experiment[ContinualConfig]):
     def check(self, config: ContinualConfig) -> ContinualConfig:
-        positive = (
-            "subtasks", "steps_per_subtask", "batch_size", "meta_batch_size", "hidden", "hidden_layers", "warp_hidden",
-            "meta_steps", "tasks", "test_tasks", "test_points", "test_every", "validation_tasks", "validate_every",
-            "ways", "start_functions",
-        )  # fmt: skip
-        require(
-            config,
-            at_least_one=positive,
-            above_zero=["lr", "meta_lr", "direction_weight"],
-            at_least_zero=["meta_clip", "strength", "judge_start"],
-        )
-        if not 0 <= config.decay <= 1:
-            raise WarpgradError(f"decay={config.decay}: what is kept of the past is a share, from 0 to 1.")
+        super().check(config)
         if config.subtasks < 2 or sorted(config.order) != list(range(config.subtasks)):
             raise WarpgradError(
                 f"order={config.order} names not each of {config.subtasks} sub-tasks once, counting from 0; there must "
                 "be at least two."
             )
-        if config.patience is not None and config.patience < 1:
-            raise WarpgradError(f"patience={config.patience}: wait for at least 1 validation, or None for no choice.")
         if config.credit in STEPPING and config.objective == "approximate":
             raise WarpgradError(
                 f"credit={config.credit} judges the step on earlier sub-tasks, which the approximate objective holds "
                 "constant; choose objective=exact, or credit=full or movement."
             )
-        if config.alphabets < 3:
-            raise WarpgradError(f"alphabets={config.alphabets}: training, validation and test need one each.")
         if config.subtasks * config.ways > MOST_CHARACTERS:
             raise WarpgradError(
                 f"{config.subtasks} sub-tasks of {config.ways} ways need {config.subtasks * config.ways} characters of "
                 f"an alphabet; at most {MOST_CHARACTERS} can be had."
             )
-        return super().check(config)
+        return config
 
     def train(self, config: ContinualConfig, execution: Execution) -> int:
         if config.method not in WARPED:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from warpgrad.experiments.base import Config, Declaration, Row, Table
+from warpgrad.experiments.base import Bound, Config, Declaration, NonNegativeInt, PositiveFloat, PositiveInt, Row, Table
 from warpgrad.experiments.search_space import Choices, FloatRange, Space, Spaces
 
 if TYPE_CHECKING:
@@ -45,47 +45,47 @@ class FewShotConfig(Config):
     """Images turned by 90°, 180° and 270° are further classes, in all splits; for omniglot-fewshot."""
     flips: bool = False
     """Mirror images at random in meta-training."""
-    filters: int = 128
+    filters: PositiveInt = 128
     """Channels of each of the four blocks."""
     warp_init: Literal["identity", "own"] = "identity"
     """Begin the warp-layers of warp-maml as the identity map, or at their own random weights."""
-    context: int = 100
+    context: PositiveInt = 100
     """Size of CAVIA's context."""
-    temperature: float = 0.5
+    temperature: PositiveFloat = 0.5
     """Of the masks of mt-nets."""
     batch_norm: Literal["batch", "running"] = "batch"
     """What batch-norm uses at test: the statistics of the query set (batch), or the episode's running ones."""
-    steps: int = 5
+    steps: PositiveInt = 5
     """K in meta-training."""
-    inner_lr: float | None = None
+    inner_lr: PositiveFloat | None = None
     """α; None is the method's own, chosen by the table `few-shot-steps`."""
-    meta_lr: float = 0.001
+    meta_lr: PositiveFloat = 0.001
     """Adam's step size for φ: warps, T, and what CAVIA and ANIL do not adapt."""
-    theta0_lr: float = 0.001
+    theta0_lr: PositiveFloat = 0.001
     """Adam's step size for θ0."""
-    rule_lr: float = 0.001
+    rule_lr: PositiveFloat = 0.001
     """Adam's step size for what a rule learns: step sizes, curvature factors, masks."""
-    meta_clip: float = 10.0
+    meta_clip: PositiveFloat = 10.0
     """Largest norm of the meta-gradient of each of these groups."""
-    meta_batch: int = 1
+    meta_batch: PositiveInt = 1
     """Tasks per meta-step."""
-    meta_steps: int = 60_000
+    meta_steps: PositiveInt = 60_000
     """Meta-steps."""
-    validate_every: int = 1000
+    validate_every: PositiveInt = 1000
     """Meta-steps between validations; the weights with the best validation accuracy are kept."""
-    validation_episodes: int = 600
+    validation_episodes: PositiveInt = 600
     """Episodes of a validation."""
-    patience: int | None = None
+    patience: Annotated[int, Bound("wait for at least 1 validation, or None for all", least=1)] | None = None
     """Validations without a new best after which the run stops; None goes through all meta-steps."""
-    test_curve_every: int = 0
+    test_curve_every: NonNegativeInt = 0
     """Meta-steps between tests on the way, on the first episodes of the final one; they choose nothing. 0: none."""
-    test_curve_episodes: int = 600
+    test_curve_episodes: PositiveInt = 600
     """Episodes of each of these tests."""
     split: Literal["test", "validation"] = "test"
     """Which classes to test on."""
-    test_episodes: int = 600
+    test_episodes: Annotated[int, Bound("an interval needs at least 2 episodes", least=2)] = 600
     """Episodes of the test, the same for every method and seed."""
-    test_steps: int = 5
+    test_steps: PositiveInt = 5
     """Adaptation steps at test; validation takes K."""
 
     @property

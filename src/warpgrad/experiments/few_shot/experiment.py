@@ -33,8 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpgrad.adaptation.adapt import score
 from warpgrad.data.tasks.episodes import EpisodeFamily, FewShotImages
-from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Execution, Experiment, Group, require, require_users
+from warpgrad.experiments.base import Execution, Experiment, Group, require_users
 from warpgrad.experiments.few_shot.config import (
     METHODS,
     PRESETS,
@@ -52,11 +51,6 @@ from warpgrad.training.meta_train import meta_train
 if TYPE_CHECKING:
     from warpgrad.report.page import Page
 
-_AT_LEAST_ONE = (
-    "filters", "context", "steps", "meta_batch", "meta_steps", "validate_every", "validation_episodes",
-    "test_curve_episodes", "test_steps",
-)  # fmt: skip
-_ABOVE_ZERO = ("alpha", "meta_lr", "theta0_lr", "rule_lr", "meta_clip", "temperature")
 _METHODS_OF = {
     "warp_init": ("warp-maml",),
     "context": ("cavia",),
@@ -70,14 +64,10 @@ _METHODS_OF = {
 
 class FewShot(FewShotDeclaration, Experiment[FewShotConfig]):
     def check(self, config: FewShotConfig) -> FewShotConfig:
-        require(config, at_least_one=_AT_LEAST_ONE, above_zero=_ABOVE_ZERO, at_least_zero=("test_curve_every",))
-        if config.patience is not None and config.patience < 1:
-            raise WarpgradError(f"patience={config.patience}: wait for at least 1 validation, or None for all.")
-        if config.test_episodes < 2:
-            raise WarpgradError(f"test_episodes={config.test_episodes}: an interval needs at least 2 episodes.")
+        super().check(config)
         require_users(config, PRESETS[config.preset], _METHODS_OF)
         _ = config.train_shape, config.test_shape  # building them checks ways, shots and query
-        return super().check(config)
+        return config
 
     def train(self, config: FewShotConfig, execution: Execution) -> int:
         images = FewShotImages(open_data(config.data), config.device)

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated, Literal
 
-from warpgrad.experiments.base import Config, Declaration, Row, Table
+from warpgrad.experiments.base import (
+    Bound,
+    Config,
+    Declaration,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Row,
+    Table,
+)
 
 METHODS = (
     "warp-rnn", "rnn", "hyperrnn", "t-nets-rnn", "hebbian", "simple-modulation", "retroactive-modulation", "memoryless",
@@ -19,17 +28,17 @@ class MazeConfig(Config):
     """Settings of the maze experiment; the defaults are the paper's, where it states them."""
 
     method: str = "warp-rnn"
-    meta_steps: int = 200_000
+    meta_steps: PositiveInt = 200_000
     """Updates of θ, each on one batch of episodes."""
-    episodes: int = 30
+    episodes: PositiveInt = 30
     """Episodes per update."""
-    warp_every: int = 30
+    warp_every: PositiveInt = 30
     """η, updates of θ per update of φ."""
-    lr: float = 1e-3
+    lr: PositiveFloat = 1e-3
     """Adam's step size for θ; the plasticity authors ran 1e-4."""
-    meta_lr: float = 1e-3
+    meta_lr: PositiveFloat = 1e-3
     """Adam's step size for φ."""
-    clip: float = 4.0
+    clip: PositiveFloat = 4.0
     """Largest norm of the gradient of θ, and of φ; ours."""
     size: int = 11
     """Cells along each side of the maze."""
@@ -39,25 +48,25 @@ class MazeConfig(Config):
     """For reaching the goal."""
     wall_penalty: float = 0.0
     """For walking into a wall."""
-    discount: float = 0.9
+    discount: Annotated[NonNegativeFloat, Bound("it must be at most 1", most=1)] = 0.9
     """γ."""
-    value: float = 0.1
+    value: NonNegativeFloat = 0.1
     """Coefficient of the critic's loss."""
-    entropy: float = 0.03
+    entropy: NonNegativeFloat = 0.03
     """Coefficient of Σ π²."""
-    hidden: int = 100
+    hidden: PositiveInt = 100
     """Units of the RNN."""
-    context: int = 100
+    context: PositiveInt = 100
     """Units of the meta-LSTM (warp-rnn, hyperrnn)."""
-    gate_bias: float | None = None
+    gate_bias: Annotated[float, Bound("it must be finite, or None for gates without a bias")] | None = None
     """Start of a learned bias of the gates (warp-rnn, hyperrnn); the paper has none: gates then start nearly shut."""
     transform: Literal["identity", "drawn"] = "identity"
     """Start of the projections (t-nets-rnn); the paper does not say."""
-    validate_every: int = 100
+    validate_every: PositiveInt = 100
     """Updates between two points of the learning curve."""
-    validation_episodes: int = 60
+    validation_episodes: PositiveInt = 60
     """Episodes per point of the learning curve, never trained on and the same every time."""
-    test_episodes: int = 300
+    test_episodes: PositiveInt = 300
     """Held-out episodes of the final score."""
 
 

@@ -19,7 +19,6 @@ C = multi-task). Agents without a warp have θ alone. The paper's "episodes" are
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -29,8 +28,7 @@ import torch
 
 from warpgrad.algorithms import Continual
 from warpgrad.algorithms.method import Method
-from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Execution, Experiment, Group, require, require_users
+from warpgrad.experiments.base import Execution, Experiment, Group, require_users
 from warpgrad.experiments.maze.config import PRESETS, MazeConfig, MazeDeclaration
 from warpgrad.experiments.maze.evaluation import evaluated, mean_return
 from warpgrad.experiments.runner import kept
@@ -61,19 +59,10 @@ _METHODS_OF = {
 
 class MazeNavigation(MazeDeclaration, Experiment[MazeConfig]):
     def check(self, config: MazeConfig) -> MazeConfig:
-        counts = ("meta_steps", "episodes", "warp_every", "hidden", "context", "validate_every", "validation_episodes",
-                  "test_episodes")  # fmt: skip
-        require(
-            config, at_least_one=counts, above_zero=["lr", "meta_lr", "clip"],
-            at_least_zero=["discount", "value", "entropy"],
-        )  # fmt: skip
-        if config.discount > 1:
-            raise WarpgradError(f"discount={config.discount}: it must be at most 1.")
-        if config.gate_bias is not None and not math.isfinite(config.gate_bias):
-            raise WarpgradError(f"gate_bias={config.gate_bias}: it must be finite, or None for gates without a bias.")
+        super().check(config)
         require_users(config, PRESETS[config.preset], _METHODS_OF)
         maze_of(config)
-        return super().check(config)
+        return config
 
     def train(self, config: MazeConfig, execution: Execution) -> int:
         method = build(config)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from warpgrad.experiments.base import Config, Declaration, Row, Table
+from warpgrad.experiments.base import Bound, Config, Declaration, NonNegativeInt, PositiveFloat, PositiveInt, Row, Table
 from warpgrad.experiments.search_space import Choices, FloatRange, Space, Spaces
 
 if TYPE_CHECKING:
@@ -42,46 +42,46 @@ class MultiShotConfig(Config):
     """Begin the warp convolutions as the identity map, or at their own random weights."""
     batch_size: int = 64
     """Images per batch."""
-    steps: int = 100
+    steps: PositiveInt = 100
     """K in meta-training."""
-    inner_lr: float | None = None
+    inner_lr: PositiveFloat | None = None
     """α; None is the method's own, chosen by the table `multi-shot-steps`."""
-    momentum: float = 0.9
+    momentum: Annotated[float, Bound("it must be at least 0 and below 1", least=0, below=1)] = 0.9
     """Of adaptation."""
     objective: Literal["exact", "approximate"] = "exact"
     """L or L̂."""
-    meta_batch: int = 5
+    meta_batch: PositiveInt = 5
     """Tasks per meta-step."""
-    meta_steps: int = 2000
+    meta_steps: PositiveInt = 2000
     """Meta-steps."""
-    meta_lr: float = 0.001
+    meta_lr: PositiveFloat = 0.001
     """Adam's step size for φ."""
-    theta0_lr: float = 0.001
+    theta0_lr: PositiveFloat = 0.001
     """Adam's step size for θ0."""
-    meta_clip: float | None = None
+    meta_clip: Annotated[float, Bound("it must be greater than 0, or None for no bound", above=0)] | None = None
     """Largest norm of the meta-gradients of φ and of θ0, each; None for no bound."""
-    validate_every: int = 100
+    validate_every: PositiveInt = 100
     """Meta-steps between validations, each K steps long; the weights with the best validation AUC are kept."""
-    validation_tasks: int = 20
+    validation_tasks: PositiveInt = 20
     """Tasks of a validation."""
-    patience: int | None = None
+    patience: Annotated[int, Bound("wait for at least 1 validation, or None for all", least=1)] | None = None
     """Validations without a new best after which the run stops; None goes through all meta-steps."""
-    scratch_batch: int = 4
+    scratch_batch: PositiveInt = 4
     """How many times larger the batch of sgd is, which is not meta-trained."""
-    test_curve_every: int = 100
+    test_curve_every: NonNegativeInt = 100
     """Meta-steps between tests on the way, each K steps long, on the first tasks of the final one; they choose nothing.
     0: none."""
-    test_curve_tasks: int = 20
+    test_curve_tasks: PositiveInt = 20
     """Tasks of each of these tests."""
     split: Literal["test", "validation"] = "test"
     """Which classes to test on."""
-    test_tasks: int = 100
+    test_tasks: PositiveInt = 100
     """Tasks of the test, the same for every method and seed."""
-    headline_steps: int = 100
+    headline_steps: PositiveInt = 100
     """Adaptation steps after which the accuracy of the table is taken."""
-    test_steps: int = 640
+    test_steps: PositiveInt = 640
     """Adaptation steps in all."""
-    test_every: int = 10
+    test_every: PositiveInt = 10
     """Steps between tests, for the learning curve."""
 
     @property

@@ -29,7 +29,7 @@ from warpgrad.data.prepared import open_prepared
 from warpgrad.data.tasks.episodes import FewShotImages
 from warpgrad.data.tasks.many_shot import ManyShotFamily
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Execution, Experiment, Group, require
+from warpgrad.experiments.base import Execution, Experiment, Group
 from warpgrad.experiments.multi_shot.config import (
     MultiShotConfig,
     MultiShotDeclaration,
@@ -46,23 +46,10 @@ from warpgrad.training.run_directory import newest_checkpoint
 if TYPE_CHECKING:
     from warpgrad.report.page import Page
 
-_AT_LEAST_ONE = (
-    "steps", "meta_batch", "meta_steps", "validate_every", "validation_tasks", "scratch_batch", "test_curve_tasks",
-    "test_tasks", "headline_steps", "test_steps", "test_every",
-)  # fmt: skip
-_ABOVE_ZERO = ("alpha", "meta_lr", "theta0_lr")
-
 
 class MultiShot(MultiShotDeclaration, Experiment[MultiShotConfig]):
     def check(self, config: MultiShotConfig) -> MultiShotConfig:
         super().check(config)
-        require(config, at_least_one=_AT_LEAST_ONE, above_zero=_ABOVE_ZERO, at_least_zero=("test_curve_every",))
-        if not 0 <= config.momentum < 1:
-            raise WarpgradError(f"momentum={config.momentum}: it must be at least 0 and below 1.")
-        if config.meta_clip is not None and not config.meta_clip > 0:
-            raise WarpgradError(f"meta_clip={config.meta_clip}: it must be greater than 0, or None for no bound.")
-        if config.patience is not None and config.patience < 1:
-            raise WarpgradError(f"patience={config.patience}: wait for at least 1 validation, or None for all.")
         if not config.widths or min(config.widths) < 1:
             raise WarpgradError(f"widths={config.widths}: name at least one block, each of at least 1 channel.")
         if config.headline_steps > config.test_steps or config.headline_steps % config.test_every:

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from warpgrad.experiments.base import Config, Declaration, Row, Table
+from warpgrad.experiments.base import Bound, Config, Declaration, NonNegativeInt, PositiveFloat, PositiveInt, Row, Table
 from warpgrad.experiments.search_space import Choices, FloatRange, Space, Spaces
 
 if TYPE_CHECKING:
@@ -26,38 +26,38 @@ class OmniglotConfig(Config):
     method: str = "warp-leap"
     data: str | None = None
     """omniglot, drawn, or the folder of a prepared data set; by default Omniglot if it is prepared, else drawn."""
-    tasks: int = 25
+    tasks: PositiveInt = 25
     """Alphabets to meta-train on."""
-    held_out: int = 10
+    held_out: PositiveInt = 10
     """Alphabets to test on; which ones depends on the seed alone."""
-    characters: int = 20
+    characters: PositiveInt = 20
     """Ways of each classification."""
-    train_drawings: int = 15
+    train_drawings: PositiveInt = 15
     """Drawings of each character to adapt to."""
-    test_drawings: int = 5
+    test_drawings: PositiveInt = 5
     """Drawings of each character to test on."""
-    filters: int = 64
+    filters: PositiveInt = 64
     """Channels of each of the four blocks."""
-    batch_size: int = 128
+    batch_size: PositiveInt = 128
     """Drawings per batch in meta-training. The paper prints none: it follows Leap, whose program has 20; the program
     published with the paper has 128."""
-    meta_batch: int = 20
+    meta_batch: PositiveInt = 20
     """Tasks per meta-step."""
     meta_drawings: int = 0
     """Training drawings of each character that only the meta-loss sees; 0: both losses see all, in other batches."""
-    steps: int = 100
+    steps: PositiveInt = 100
     """K in meta-training."""
-    maml_steps: int = 5
+    maml_steps: PositiveInt = 5
     """K in meta-training of MAML, whose memory grows with it."""
-    inner_lr: float = 0.1
+    inner_lr: PositiveFloat = 0.1
     """α."""
     momentum: float = 0.0
     """Of adaptation; its buffer is replayed along with θ."""
     learned_alpha: bool = False
     """Meta-learn α, one number, from `inner_lr` on."""
-    alpha_lr: float = 0.001
+    alpha_lr: PositiveFloat = 0.001
     """Meta step size of a learned α."""
-    alpha_clip: float = 0.001
+    alpha_clip: PositiveFloat = 0.001
     """Largest meta-gradient of a learned α."""
     warp: str = "conv3x3"
     """Architecture of the warp-layers, a name of warpgrad.layers.OMNIGLOT_WARPS."""
@@ -75,29 +75,29 @@ class OmniglotConfig(Config):
     η = 1 they are the same."""
     samples: int | None = 1
     """η, points per update of φ in Algorithm 2; None for all."""
-    share: float = 1.0
+    share: Annotated[float, Bound("the part of the points to replay is above 0 and at most 1", above=0, most=1)] = 1.0
     """Which part of the points Algorithm 2 replays in each meta-step, drawn at random; 1 is the paper's algorithm."""
     meta_optimiser: Literal["sgd", "adam"] = "sgd"
     """Of φ."""
-    meta_lr: float = 0.1
+    meta_lr: PositiveFloat = 0.1
     """Meta step size of φ."""
-    theta0_lr: float | None = None
+    theta0_lr: PositiveFloat | None = None
     """Meta step size of θ0, or of joint training; None is 0.5 for MAML and FOMAML and 0.1 for the others."""
     meta_schedule: Literal["constant", "cosine"] = "constant"
     """Of all meta step sizes; `cosine` brings them to 0 at the last meta-step."""
     averaged_steps: bool = False
     """Finetuning: one step per round on the mean over its tasks, K per meta-step, instead of one per task batch."""
-    meta_steps: int = 1000
+    meta_steps: PositiveInt = 1000
     """Meta-steps."""
-    validate_every: int = 20
+    validate_every: NonNegativeInt = 20
     """Meta-steps between two scores on validation alphabets, which choose nothing: the weights are the last ones. 0 for
     none."""
-    validation_tasks: int = 3
+    validation_tasks: PositiveInt = 3
     """Validation alphabets, of those that neither meta-training nor the test has: for the scores on the way, and to
     test on with --split validation."""
-    scratch_batch: int = 4
+    scratch_batch: PositiveInt = 4
     """How many times larger the test batch of SGD and KFAC is, which are not meta-trained."""
-    scratch_lr: float = 10.0
+    scratch_lr: PositiveFloat = 10.0
     """How many times larger their step size is."""
     kfac_damping: float = 0.03
     """λ of KFAC; the paper does not say. The table omniglot-steps tries others on validation alphabets."""
@@ -116,9 +116,9 @@ class OmniglotConfig(Config):
     are, or those of the test batch (`warpgrad.model.normalisation`). Meta-training is the same under all three."""
     test_batch: tuple[int, ...] = (128, 20)
     """Drawings per batch in adaptation to held-out alphabets: there is a result at each."""
-    test_steps: int = 100
+    test_steps: PositiveInt = 100
     """Steps of adaptation on a held-out alphabet."""
-    test_every: int = 5
+    test_every: PositiveInt = 5
     """Steps between tests, for the learning curve."""
 
     @property

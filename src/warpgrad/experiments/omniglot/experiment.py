@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any
 from warpgrad.data import Alphabets
 from warpgrad.data.tasks.alphabets import alphabet_tasks
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Execution, Experiment, Group, require, require_users
+from warpgrad.experiments.base import Execution, Experiment, Group, require_users
 from warpgrad.experiments.omniglot.config import PRESETS, OmniglotConfig, OmniglotDeclaration
 from warpgrad.experiments.omniglot.evaluation import (
     evaluate_on_alphabets,
@@ -69,11 +69,6 @@ from warpgrad.training.state import load_learner
 if TYPE_CHECKING:
     from warpgrad.report.page import Page
 
-_AT_LEAST_ONE = (
-    "tasks", "held_out", "characters", "train_drawings", "test_drawings", "filters", "batch_size", "meta_batch",
-    "steps", "maml_steps", "meta_steps", "validation_tasks", "scratch_batch", "test_steps", "test_every",
-)  # fmt: skip
-_ABOVE_ZERO = ("inner_lr", "alpha_lr", "alpha_clip", "meta_lr", "outer_lr", "scratch_lr")
 _USERS = {
     **dict.fromkeys(("warp", "warp_init", "reduction", "share", "meta_optimiser"), ("warp-leap",)),
     "averaged_steps": ("finetuning",),
@@ -84,14 +79,12 @@ _USERS = {
 class Omniglot(OmniglotDeclaration, Experiment[OmniglotConfig]):
     def check(self, config: OmniglotConfig) -> OmniglotConfig:
         """Refuse what cannot be run, and say which data it will be run on."""
-        require(config, at_least_one=_AT_LEAST_ONE, above_zero=_ABOVE_ZERO, at_least_zero=("validate_every",))
+        super().check(config)
         require_users(config, PRESETS[config.preset], _USERS)
         if config.warp not in OMNIGLOT_WARPS:
             raise WarpgradError(f"warp='{config.warp}' is unknown; choose one of {', '.join(OMNIGLOT_WARPS)}.")
         if config.method == "warp-leap" and config.warp_init == "identity":
             identity_(OMNIGLOT_WARPS[config.warp](1))
-        if not 0 < config.share <= 1:
-            raise WarpgradError(f"share={config.share}: the part of the points to replay is above 0 and at most 1.")
         if config.algorithm == "online" and config.share < 1:
             raise WarpgradError(f"share={config.share}: Algorithm 1 replays nothing; use --share 1 with it.")
         batches = config.test_batch
@@ -103,7 +96,7 @@ class Omniglot(OmniglotDeclaration, Experiment[OmniglotConfig]):
             raise WarpgradError(f"{config.method} learns nothing but θ0, so theta0 cannot be random.")
         if config.method == "kfac" and config.momentum:
             raise WarpgradError(f"{config.method} has no momentum; leave --momentum to the other methods.")
-        return dataclasses.replace(super().check(config), data=chosen_data(config.data))
+        return dataclasses.replace(config, data=chosen_data(config.data))
 
     def train(self, config: OmniglotConfig, execution: Execution) -> int:
         if config.from_scratch:

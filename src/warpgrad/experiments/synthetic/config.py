@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated, Literal
 
-from warpgrad.experiments.base import Config, Declaration, Row, Table
+from warpgrad.experiments.base import Bound, Config, Declaration, PositiveFloat, PositiveInt, Row, Table
 from warpgrad.experiments.search_space import FloatRange, Spaces
 
 METHODS = ("warpgrad", "no-warp")
@@ -20,28 +20,28 @@ class SyntheticConfig(Config):
     """Settings of the synthetic experiment; the defaults are the paper's, where it states them."""
 
     method: str = "warpgrad"
-    meta_steps: int = 100
+    meta_steps: PositiveInt = 100
     """Meta-steps; no-warp takes none."""
-    surfaces: int = 1
+    surfaces: PositiveInt = 1
     """New surfaces per meta-step."""
-    starts: int = 10
+    starts: PositiveInt = 10
     """Starts per surface, trained separately."""
-    steps: int = 100
+    steps: PositiveInt = 100
     """K, steps of descent in training and test."""
     inner_rule: InnerRule = "sgd"
     """The rule that descends; plain gradient descent in the paper."""
-    lr: float = 0.1
+    lr: PositiveFloat = 0.1
     """α, of that rule."""
-    adam_eps: float = 1e-8
+    adam_eps: PositiveFloat = 1e-8
     """ε of that rule where it is Adam, whose betas are 0.9 and 0.999; a tiny one makes meta-gradients enormous where
     surfaces are flat."""
     test_rule: InnerRule | None = None
     """Another rule that descends through the same warp at test, at `test_lr`; None for the inner rule itself."""
-    test_lr: float | None = None
+    test_lr: PositiveFloat | None = None
     """Its step size."""
-    momentum: float = 0.9
+    momentum: Annotated[float, Bound("it must lie between 0 and 1; inner_rule=sgd has none", above=0, below=1)] = 0.9
     """μ, wherever a rule has momentum."""
-    hidden: int = 30
+    hidden: PositiveInt = 30
     """Hidden units of Ω."""
     form: Form = "printed"
     """The third term of the surface as printed, or as in the peaks function."""
@@ -49,21 +49,21 @@ class SyntheticConfig(Config):
     """L or L̂."""
     meta_optimiser: Literal["adam", "sgd"] = "sgd"
     """The paper does not say; chosen by the table synthetic-sweep."""
-    meta_lr: float = 0.01
+    meta_lr: PositiveFloat = 0.01
     """β, on the mean gradient of a meta-step; chosen by the same sweep on validation surfaces: of all settings it has
     the largest gain in the smaller of the two comparisons at equal starts."""
-    tuned_sgd_lr: float = 0.08
+    tuned_sgd_lr: PositiveFloat = 0.08
     """Step size of gradient descent as a baseline without a warp; this and the next two were chosen by the table
     synthetic-steps on validation surfaces, from seven step sizes each."""
-    tuned_momentum_lr: float = 0.07
+    tuned_momentum_lr: PositiveFloat = 0.07
     """Step size of momentum as a baseline."""
-    tuned_adam_lr: float = 0.2
+    tuned_adam_lr: PositiveFloat = 0.2
     """Step size of Adam as a baseline."""
     split: Literal["test", "validation"] = "test"
     """Which held-out surfaces to test on; step sizes are chosen on validation."""
-    test_surfaces: int = 200
+    test_surfaces: PositiveInt = 200
     """Held-out surfaces."""
-    test_starts: int = 10
+    test_starts: PositiveInt = 10
     """Starts on each."""
 
 

@@ -32,7 +32,7 @@ import torch
 
 from warpgrad.algorithms import Online
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Execution, Experiment, Group, require
+from warpgrad.experiments.base import Execution, Experiment, Group
 from warpgrad.experiments.runner import kept, without_meta_training
 from warpgrad.experiments.synthetic.config import SyntheticConfig, SyntheticDeclaration
 from warpgrad.experiments.synthetic.evaluation import Test
@@ -50,23 +50,17 @@ OPTIMISERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
 class Synthetic(SyntheticDeclaration, Experiment[SyntheticConfig]):
     def check(self, config: SyntheticConfig) -> SyntheticConfig:
-        counts = ("meta_steps", "surfaces", "starts", "steps", "hidden", "test_surfaces", "test_starts")
-        rates = ("lr", "meta_lr", "adam_eps", "tuned_sgd_lr", "tuned_momentum_lr", "tuned_adam_lr")
-        require(config, at_least_one=counts, above_zero=rates)
+        super().check(config)
         if (config.test_rule is None) != (config.test_lr is None):
             raise WarpgradError(
                 f"test_rule={config.test_rule} and test_lr={config.test_lr} go together: give both, or neither for the "
                 "inner rule."
             )
-        if config.test_rule is not None:
-            require(config, above_zero=["test_lr"])
         if config.method == "no-warp" and config.test_rule is not None:
             raise WarpgradError(
                 "no-warp learns nothing that test_rule could descend through; choose inner_rule and lr."
             )
-        if not 0 < config.momentum < 1:
-            raise WarpgradError(f"momentum={config.momentum}: it must lie between 0 and 1; inner_rule=sgd has none.")
-        return super().check(config)
+        return config
 
     def train(self, config: SyntheticConfig, execution: Execution) -> int:
         if config.method == "no-warp":
