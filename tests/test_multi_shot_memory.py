@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import memory_few_shot
-from benchmarks.memory_few_shot import memory_section
+from benchmarks.memory_few_shot import MEMORY_FORMAT, memory_section
 from warpgrad.algorithms import Online, Unrolled
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.few_shot.config import PRESETS
@@ -26,7 +26,7 @@ def record(path: Path) -> Path:
         for steps, memory in ((steps, 50 + slope * steps) for steps in (5, 1))
     ]
     setting = {"ways": 5, "support": 25, "query": 75, "filters": 32, "image_size": 32}
-    write_json(path, {"format": FORMAT, "setting": setting, "points": points, "command": "python measure.py"})
+    write_json(path, {"format": MEMORY_FORMAT, "setting": setting, "points": points, "command": "python measure.py"})
     return path
 
 
