@@ -88,7 +88,9 @@ def test_the_page_is_accessible_in_its_bones(png):
 
 
 def test_the_same_blocks_give_the_same_bytes(png):
-    assert full_page(png, "x").html() == full_page(png, "x").html()
+    page = full_page(png, "x").html()
+    assert page == full_page(png, "x").html()
+    assert type(page) is str
 
 
 def _luminance(colour):

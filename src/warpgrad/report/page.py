@@ -40,7 +40,7 @@ class Page:
         # The sections come first: they make the table of contents, which stands before them.
         content = Markup("").join(section.render(outline) for section in self.sections)
         style, script = (_resource(f"page.{ending}") for ending in ("css", "js"))
-        return render(
+        page = render(
             "page.html",
             page=self,
             outline=outline,
@@ -51,6 +51,8 @@ class Page:
             style=Markup(style),
             script=Markup(script),
         )
+        # Plain text: the methods of `Markup` escape what they are given.
+        return str(page)
 
     def write(self, path: Path) -> Path:
         """Write the page to `path`, whole or not at all."""
