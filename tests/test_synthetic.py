@@ -395,7 +395,7 @@ def test_page_and_table_are_built_without_the_run_directories(tmp_path: Path) ->
             "What is geometry",
             "Surfaces and descents",
             "What the warp does to the plane",
-            "Chosen before looking",
+            "in the order they were drawn",
         ):
             assert words in text
         assert "largest curvature" in "".join(row[0] for row in rows).lower()
