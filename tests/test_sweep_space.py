@@ -306,6 +306,8 @@ def test_a_bad_sweep_is_one_sentence_and_leaves_nothing(words, sentence, tmp_pat
 def test_without_optuna_one_sentence_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "optuna", None)
+    for name in [name for name in sys.modules if name.startswith("warpgrad.sweep.")]:
+        monkeypatch.delitem(sys.modules, name)  # what another test imported would not ask for optuna again
     sentence = r"optuna is not installed: pip install 'warpgrad\[sweep\]'"
     # `warpgrad.cli.main` names extras around every command.
     with pytest.raises(WarpgradError, match=sentence), naming_extras():
