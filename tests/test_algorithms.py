@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import warpgrad as wg
 from problems import JudgedStart, Position, Quadratic, Recorder, conv_batch_norm, make_task, mlp, relative_error
+from warpgrad.algorithms import offline
 
 KEYS = [11, 12, 13]
 INITIALISERS = {
@@ -153,13 +154,13 @@ def test_a_share_of_the_points_is_replayed_at_random_and_theta0_learns_from_all(
 
 def test_the_replay_buffer_holds_only_the_share_that_is_replayed(monkeypatch):
     capacities = []
-    made = wg.algorithms.offline.ReplayBuffer
+    made = offline.ReplayBuffer
 
     def watched(capacity, *rest):
         capacities.append(capacity)
         return made(capacity, *rest)
 
-    monkeypatch.setattr(wg.algorithms.offline, "ReplayBuffer", watched)
+    monkeypatch.setattr(offline, "ReplayBuffer", watched)
     method = wg.Method(wg.Learner(mlp()), wg.SGD(0.1), wg.Exact(), wg.Leap())
     run(wg.Offline(steps=4, tasks=3, share=0.25), method, tasks_for(mlp))
     assert capacities == [3]

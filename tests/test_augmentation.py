@@ -14,6 +14,7 @@ import warpgrad as wg
 from warpgrad.keys import generator
 from warpgrad.layers import FiLM, Scale, convolutional_warp, feed_forward_warp, warp_convnet
 from warpgrad.layers.augmentation import Chain, compress, conv_warp, interleave, linear_warp, output_width, sized
+from warpgrad.model.partition import is_warp
 
 
 @pytest.fixture(autouse=True)
@@ -276,7 +277,7 @@ def test_compress_drops_marks_that_would_claim_the_new_layers():
     model = wg.Warp(mlp())
     learner = wg.Learner(compress(model, sized(Scale), after="0"))
     assert set(learner.theta0) == {"0.task.scale", "0.task.shift"}
-    assert wg.partition.is_warp(model)
+    assert is_warp(model)
 
 
 def test_compress_marks_a_parameter_of_a_module_that_holds_a_new_layer():
