@@ -10,7 +10,7 @@ import pytest
 from warpgrad.cli.main import main
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import records, reproduction, runner
-from warpgrad.experiments.base import Diverged, Execution, Results, Row, Table
+from warpgrad.experiments.base import Execution, Results, Row, Table
 from warpgrad.experiments.maze.experiment import MazeNavigation
 from warpgrad.experiments.omniglot.experiment import Omniglot
 from warpgrad.experiments.records import packed_series, read_record, unpacked_series, write_record

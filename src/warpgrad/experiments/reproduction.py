@@ -138,10 +138,10 @@ def reproduce(
     done = [cell for cell in every if finished(experiment, cell)]
     recorded: dict[Cell, Recorded] = {}
     diverged: dict[Cell, Diverged] = {}
-    for cell in every if record is not None else ():
-        wanted = asked_for(experiment, preset, cell)
-        if cell in done:
+    for cell in every:
+        if record is None or cell in done:
             continue
+        wanted = asked_for(experiment, preset, cell)
         if found := record.find(wanted):
             recorded[cell] = found
         elif trial := record.find_diverged(wanted):
