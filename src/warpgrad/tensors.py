@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -51,7 +52,10 @@ def gradients(
             f"{what} depends on none of {names}: compute it from the model's output without detaching it."
         )
     # With allow_unused, entries may be None, whatever torch's annotation says.
-    found: Sequence[Tensor | None] = torch.autograd.grad(loss, flat, create_graph=create_graph, allow_unused=True)
+    try:
+        found: Sequence[Tensor | None] = torch.autograd.grad(loss, flat, create_graph=create_graph, allow_unused=True)
+    except RuntimeError as error:
+        raise _missing_derivative(str(error), what) or error from error
     result: list[Tensors] = []
     place = iter(found)
     for group in groups:
@@ -68,6 +72,23 @@ def gradients(
             named[name] = gradient
         result.append(named)
     return result
+
+
+_NO_DERIVATIVE = re.compile(r"derivative for (?:aten::)?'?_?(\w+?)(?:_backward)?'? is not implemented")
+_COMPILED = "does not currently support double backward"
+
+
+def _missing_derivative(message: str, what: str) -> WarpgradError | None:
+    """What PyTorch cannot differentiate twice, by name and with what to do."""
+    found = _NO_DERIVATIVE.search(message)
+    if found is None and _COMPILED not in message:
+        return None
+    operation = f"the operation {found[1]}" if found is not None else "a function compiled by torch.compile"
+    remedy = "write it in other operations" if found is not None else "leave it uncompiled"
+    return WarpgradError(
+        f"PyTorch has no second derivative of {operation}, which {what} needs: use Approximate() as objective and an "
+        f"initialiser other than MAML, which need none, or {remedy}."
+    )
 
 
 class Accumulator:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from warpgrad.adaptation.base import Adaptation, Point, Role, Source, Step, non_finite, scored
+from warpgrad.adaptation.base import Adaptation, Point, Role, Source, Step, drawn, non_finite, scored
 from warpgrad.model.learner import Learner
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Task
@@ -108,7 +108,7 @@ class BatchedAdaptation(Adaptation):
         kept = self._stacked.get(source)
         if kept is not None and kept[0] == k:  # tasks are stateless: a step has one batch
             return kept[2]
-        batches = [source.draw(task, step) for task, step in zip(self.tasks, self._steps(k), strict=True)]
+        batches = [drawn(task, source, step) for task, step in zip(self.tasks, self._steps(k), strict=True)]
         same = kept is not None and all(new is old for new, old in zip(batches, kept[1], strict=True))
         stacked = kept[2] if kept is not None and same else stack_trees(batches)
         self._stacked[source] = (k, batches, stacked)

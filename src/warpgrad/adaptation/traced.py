@@ -24,6 +24,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from warpgrad.adaptation.base import ADAPT_BATCH, Adaptation, Computation, Point, Source, Step, Transition, following
 from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.model.learner import Learner
+from warpgrad.model.surroundings import autocast_in_force, changed, random_states
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Groups, flattened, leaves, refilled
@@ -73,7 +74,7 @@ class Programs:
 
     def begin(self, learner: Learner, rule: Rule) -> None:
         """Forget all programs if a setting has changed that they depend on; to be called once per meta-step."""
-        now = (learner, rule, tuple(settings(learner.module)), tuple(settings(rule)))
+        now = (learner, rule, tuple(settings(learner.module)), tuple(settings(rule)), autocast_in_force())
         if now != self._made_for:
             self._kinds.clear()
             self._made_for = now
@@ -109,6 +110,7 @@ class Programs:
             outputs.update(_names(found))
             return [value for group in found.values() for value in group.values()]
 
+        before = random_states()
         try:
             with_autograd = make_fx(pure, tracing_mode="fake")(*flat)
             with torch.no_grad():  # once more, so that operations in place become others: what is left has no effects
@@ -118,6 +120,10 @@ class Programs:
             logger.info(
                 "steps are not recorded: %s", str(error).splitlines()[0] if str(error) else type(error).__name__
             )
+            return
+        source = changed(before)
+        if source is not None:
+            logger.info("steps are not recorded: they draw from %s, which a recording would freeze", source)
             return
         simplify(graph.graph)
         graph.recompile()
