@@ -59,6 +59,9 @@ class Trace:
 class Algorithm(ABC):
     """One meta-step: adapt to a meta-batch of tasks, accumulate gradients, update the meta-parameters."""
 
+    learns_by_itself = False
+    """Whether it learns φ and θ0 by an objective of its own, without one that is given."""
+
     def __init__(
         self,
         *,

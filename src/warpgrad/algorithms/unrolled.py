@@ -21,6 +21,8 @@ class Unrolled(Algorithm):
     ANIL is a body in φ; CAVIA is a context in θ that starts at zero. Memory grows with K.
     """
 
+    learns_by_itself = True
+
     def meta_step(
         self,
         method: Method,

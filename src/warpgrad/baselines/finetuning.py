@@ -83,6 +83,8 @@ class JointTraining(Algorithm):
     The tasks are `HeadedTask`s, the model a `MultiHeaded` in a learner with `allow_unused=True`.
     """
 
+    learns_by_itself = True
+
     def __init__(self, *, steps: int, tasks: int, averaged: bool = False) -> None:
         """
         Args:

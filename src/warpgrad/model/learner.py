@@ -285,8 +285,8 @@ class Learner:
                 )
             if found.requires_grad is not self._trainable[name]:
                 raise WarpgradError(
-                    f"requires_grad of parameter '{name}' was changed to {found.requires_grad} after Learner(...), which "
-                    "has sorted it already: build the Learner again after the change."
+                    f"requires_grad of parameter '{name}' was changed to {found.requires_grad} after Learner(...), "
+                    "which has sorted it already: build the Learner again after the change."
                 )
 
     def state_dict(self) -> Tensors:

@@ -80,7 +80,7 @@ def _fresh_casts() -> Iterator[None]:
 
 
 def refuse_rewriting(module: nn.Module, constant: Collection[str]) -> None:
-    """Refuse an embedding with `max_norm`: it rewrites rows of its weight, which may be θ_k or φ, in every forward pass."""
+    """Refuse an embedding with `max_norm`: it rewrites rows of its weight, θ_k or φ, in every forward pass."""
     for path, child in module.named_modules():
         name = f"{path}.weight" if path else "weight"
         if getattr(child, "max_norm", None) is not None and isinstance(child, nn.Embedding | nn.EmbeddingBag):

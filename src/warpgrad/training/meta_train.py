@@ -21,7 +21,7 @@ import torch
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser, OptimiserFactory, ScheduleFactory
 from warpgrad.algorithms.method import Group, Method
-from warpgrad.errors import WarpgradError, naming_extras
+from warpgrad.errors import naming_extras
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.initialisers.points import Fixed
 from warpgrad.keys import isolated_rng
@@ -29,6 +29,7 @@ from warpgrad.model.learner import Learner
 from warpgrad.objectives.base import Objective
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import TaskFamily
+from warpgrad.training.arguments import check_arguments, check_learns
 from warpgrad.training.distributed import joined, restarted
 from warpgrad.training.early_stopping import EarlyStopping
 from warpgrad.training.loop import Callback, MetaLoop, Record, Scores, Validation
@@ -75,7 +76,8 @@ def meta_train(
         weight: λ.
         optimiser: The meta-optimiser, e.g. `partial(torch.optim.Adam, lr=1e-3)`, or one per group.
         clip: Largest norm of meta-gradients, for all groups or per group.
-        schedule: Learning-rate schedule of the meta-optimisers, stepped once per meta-step.
+        schedule: Learning-rate schedule of the meta-optimisers, stepped once per meta-step; `ReduceLROnPlateau` watches
+            the meta-loss, or the last task loss where there is none.
         meta_steps: How many meta-steps in all, those of an earlier call in the same run included.
         seed: Keys every draw.
         validate: Scores of the learner on validation tasks, every `validate_every` meta-steps.
@@ -89,21 +91,13 @@ def meta_train(
         tensorboard: Also write TensorBoard events below the run directory.
         progress: Show progress on stderr.
     """
-    if meta_steps < 1:
-        raise WarpgradError(f"meta_steps={meta_steps}: meta-training needs at least 1 meta-step.")
-    if validate_every < 1:
-        raise WarpgradError(f"validate_every={validate_every}: validate after at least 1 meta-step.")
-    if test_every < 1:
-        raise WarpgradError(f"test_every={test_every}: test after at least 1 meta-step.")
-    if early_stopping is not None and validate is None:
-        raise WarpgradError("early stopping needs validate=, a function that scores the learner.")
-    if run is None and (tensorboard or fresh):
-        raise WarpgradError("tensorboard and fresh need a run directory: pass run=.")
+    check_arguments(locals())
     ranks = joined(learner.device)
     directory: RunDirectory | None = None
     try:
         with ranks.agreeing():
             method = Method(learner, rule, objective, initialiser or Fixed(), weight)
+            check_learns(method, algorithm)
             update = MetaOptimiser(method, optimiser, clip=clip, schedule=schedule)
             state = TrainingState(method, algorithm, update, early_stopping)
             if run is not None and ranks.first:

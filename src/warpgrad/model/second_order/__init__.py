@@ -34,8 +34,8 @@ class SecondOrderKernels(TorchFunctionMode):
     """
 
     def __init__(self, constant: Iterable[Tensor] = (), *, cheaper: bool = True) -> None:
-        """Without `cheaper` only what is wrong or missing in PyTorch is replaced: mapped over a stack of tasks, or under
-        autocast, which casts inside the kernels what a backward pass of ours would have kept uncast."""
+        """Without `cheaper` only what is wrong or missing in PyTorch is replaced: mapped over a stack of tasks, or
+        under autocast, which casts inside the kernels what a backward pass of ours would have kept uncast."""
         super().__init__()
         self._constant = {id(tensor) for tensor in constant}
         self._cheaper = cheaper
