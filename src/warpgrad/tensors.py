@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -31,6 +32,21 @@ def select(tensors: Mapping[str, Tensor], names: Iterable[str]) -> Tensors:
     return {name: tensors[name] for name in names}
 
 
+def autocast_in_force() -> tuple[str, torch.dtype] | None:
+    """The device and the type that autocast casts to here; None where it is off."""
+    if not torch._C._is_any_autocast_enabled():
+        return None
+    known = [name for name in ("cuda", "cpu", "mps", "xpu") if torch.amp.is_autocast_available(name)]
+    device = next((name for name in known if torch.is_autocast_enabled(name)), None)
+    return None if device is None else (device, torch.get_autocast_dtype(device))
+
+
+def without_autocast() -> AbstractContextManager[Any]:
+    """Inside the block nothing is cast: for backward passes and updates, which follow the types of the forward pass."""
+    cast = autocast_in_force()
+    return nullcontext() if cast is None else torch.autocast(cast[0], enabled=False)
+
+
 def gradients(
     loss: Tensor,
     *groups: Mapping[str, Tensor],
@@ -52,8 +68,10 @@ def gradients(
             f"{what} depends on none of {names}: compute it from the model's output without detaching it."
         )
     # With allow_unused, entries may be None, whatever torch's annotation says.
+    found: Sequence[Tensor | None]
     try:
-        found: Sequence[Tensor | None] = torch.autograd.grad(loss, flat, create_graph=create_graph, allow_unused=True)
+        with without_autocast():
+            found = torch.autograd.grad(loss, flat, create_graph=create_graph, allow_unused=True)
     except RuntimeError as error:
         raise _missing_derivative(str(error), what) or error from error
     result: list[Tensors] = []

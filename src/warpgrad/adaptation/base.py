@@ -21,7 +21,7 @@ from warpgrad.keys import fold
 from warpgrad.model.learner import Forward, Learner
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Batch, Task
-from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, shapes
+from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, shapes, without_autocast
 
 T = TypeVar("T")
 Step = int | tuple[int, ...]
@@ -186,7 +186,8 @@ class Adaptation:
         self, gradient: Mapping[str, Tensor], state: Mapping[str, Tensor], theta: Mapping[str, Tensor]
     ) -> tuple[Tensors, Tensors]:
         """The rule's step."""
-        return self.rule.update(gradient, state, theta, self.rule.meta)
+        with without_autocast():
+            return self.rule.update(gradient, state, theta, self.rule.meta)
 
     def step(self, point: Point) -> Transition:
         """θ_{k+1} from θ_k, with no graph left behind."""

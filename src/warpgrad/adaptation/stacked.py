@@ -68,10 +68,10 @@ class BatchedAdaptation(Adaptation):
         self, gradient: Mapping[str, Tensor], state: Mapping[str, Tensor], theta: Mapping[str, Tensor]
     ) -> tuple[Tensors, Tensors]:
         if self.rule.elementwise:
-            return self.rule.update(gradient, state, theta, self.rule.meta)
+            return super().update(gradient, state, theta)
 
         def one(own_gradient: Tensors, own_state: Tensors, own_theta: Tensors) -> tuple[Tensors, Tensors]:
-            return self.rule.update(own_gradient, own_state, own_theta, self.rule.meta)
+            return Adaptation.update(self, own_gradient, own_state, own_theta)
 
         return self.per_task(one, gradient, state, theta)
 

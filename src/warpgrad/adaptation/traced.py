@@ -24,10 +24,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from warpgrad.adaptation.base import ADAPT_BATCH, Adaptation, Computation, Point, Source, Step, Transition, following
 from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.model.learner import Learner
-from warpgrad.model.surroundings import autocast_in_force, changed, random_states
+from warpgrad.model.surroundings import changed, random_states
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Task
-from warpgrad.tensors import Groups, flattened, leaves, refilled
+from warpgrad.tensors import Groups, autocast_in_force, flattened, leaves, refilled, without_autocast
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class Programs:
             self._record(kind, compute, inputs, batches, flat)
         if kind.play is None:
             return None
-        with torch.no_grad():
+        with torch.no_grad(), without_autocast():  # its casts are on the list
             found = kind.play(*flat)
         return _grouped(kind.outputs, iter(found))
 
@@ -113,7 +113,10 @@ class Programs:
         before = random_states()
         try:
             with_autograd = make_fx(pure, tracing_mode="fake")(*flat)
-            with torch.no_grad():  # once more, so that operations in place become others: what is left has no effects
+            with (
+                torch.no_grad(),
+                without_autocast(),
+            ):  # once more, so that operations in place become others: what is left has no effects
                 graph = make_fx(functionalize(with_autograd), tracing_mode="fake")(*flat)
         # Whatever a model does that cannot be recorded, it was just computed without: any error only means that.
         except Exception as error:
@@ -127,7 +130,7 @@ class Programs:
             return
         simplify(graph.graph)
         graph.recompile()
-        with torch.no_grad():
+        with torch.no_grad(), without_autocast():
             found = graph.forward(*flat)
         if all(torch.equal(ours, theirs) for ours, theirs in zip(found, pure(*flat), strict=True)):
             kind.play, kind.outputs = graph.forward, outputs

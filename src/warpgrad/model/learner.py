@@ -43,7 +43,7 @@ from warpgrad.model.partition import (
 from warpgrad.model.recomputation import Again, RecomputedUnder
 from warpgrad.model.second_order import SecondOrderKernels
 from warpgrad.model.second_order.plain_forms import silently_wrong
-from warpgrad.model.surroundings import Surroundings, autocast_in_force, refuse_rewriting
+from warpgrad.model.surroundings import Surroundings, refuse_rewriting
 from warpgrad.model.swapping import Swapper
 from warpgrad.tensors import Tensors, detached, laid_channels_last, select
 
@@ -122,12 +122,18 @@ class Forward:
         learner._modes.apply(self._training)
         surroundings = learner._surroundings
         kernels = learner._kernels(self.theta)
-        with learner._swapper.holding(tensors), RecomputedUnder(again):
-            if kernels is None and surroundings.harmless():
-                yield
-                return
-            with kernels or nullcontext(), surroundings.set_right():
-                yield
+        # Autocast keeps a low-precision copy of every weight until its outermost block ends. Around meta-training that
+        # would be one copy for all meta-steps, whatever became of φ. Within a pass copies are still shared.
+        torch.clear_autocast_cache()
+        try:
+            with learner._swapper.holding(tensors), RecomputedUnder(again):
+                if kernels is None and surroundings.harmless():
+                    yield
+                    return
+                with kernels or nullcontext(), surroundings.set_right():
+                    yield
+        finally:
+            torch.clear_autocast_cache()
 
     @contextmanager
     def _again(self, before: Mapping[str, Tensor], order: Order) -> Iterator[None]:
@@ -382,8 +388,7 @@ class Learner:
         order = self._order
         if not order.twice or (order.mapped and not self._wrong_twice):
             return None
-        cheaper = not order.mapped and autocast_in_force() is None
-        return SecondOrderKernels(constant=() if order.theta else theta.values(), cheaper=cheaper)
+        return SecondOrderKernels(constant=() if order.theta else theta.values(), cheaper=not order.mapped)
 
 
 def _hint(module: Any) -> str:

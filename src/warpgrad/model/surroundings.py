@@ -1,7 +1,7 @@
 """What surrounds a forward pass and could change its numbers without a word.
 
-Autocast keeps the low-precision copies of weights that it has made; `torch.compile` has no second derivative; Python's
-own random numbers are not keyed; an embedding with `max_norm` writes to its weight. Each is set right, or named.
+`torch.compile` has no second derivative; Python's own random numbers are not keyed; a cache of parametrisations outlives
+θ; an embedding with `max_norm` writes to its weight. Each is set right, or named.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ class Surroundings:
 
     def harmless(self) -> bool:
         """Whether there is nothing to set right, which is asked before every pass."""
-        if self._compiled or self.outside.looks or parametrize._cache_enabled:
-            return False
-        return not autocast_in_force()
+        return not (self._compiled or self.outside.looks or parametrize._cache_enabled)
 
     @contextmanager
     def set_right(self) -> Iterator[None]:
@@ -44,39 +42,12 @@ class Surroundings:
                 "torch.nn.utils.parametrize.cached() around meta-training or adaptation would serve the first "
                 "parameters for ever: use it inside the model's forward."
             )
-        with self._uncompiled(), _fresh_casts(), self.outside.watched():
+        with self._uncompiled(), self.outside.watched():
             yield
 
     def _uncompiled(self) -> AbstractContextManager[Any]:
         """A compiled graph has no second derivative, and would be compiled again for every θ."""
         return torch.compiler.set_stance("force_eager") if self._compiled else nullcontext()
-
-
-def autocast_in_force() -> tuple[str, torch.dtype] | None:
-    """The device and the type that autocast casts to here; None where it is off."""
-    if not torch._C._is_any_autocast_enabled():
-        return None
-    for device in ("cuda", "cpu", "mps", "xpu"):
-        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-            return device, torch.get_autocast_dtype(device)
-    return "other", torch.float16
-
-
-@contextmanager
-def _fresh_casts() -> Iterator[None]:
-    """Under autocast, weights are cast anew in every forward pass.
-
-    Autocast keeps a low-precision copy of every weight until its outermost block ends. Around meta-training that is one
-    copy for all meta-steps, whatever became of φ. Within a pass copies are still shared.
-    """
-    if autocast_in_force() is None:
-        yield
-        return
-    torch.clear_autocast_cache()
-    try:
-        yield
-    finally:
-        torch.clear_autocast_cache()
 
 
 def refuse_rewriting(module: nn.Module, constant: Collection[str]) -> None:

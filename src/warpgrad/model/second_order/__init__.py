@@ -34,8 +34,7 @@ class SecondOrderKernels(TorchFunctionMode):
     """
 
     def __init__(self, constant: Iterable[Tensor] = (), *, cheaper: bool = True) -> None:
-        """Without `cheaper` only what is wrong or missing in PyTorch is replaced: mapped over a stack of tasks, or
-        under autocast, which casts inside the kernels what a backward pass of ours would have kept uncast."""
+        """Without `cheaper` only what is wrong or missing in PyTorch is replaced: for passes mapped over a stack."""
         super().__init__()
         self._constant = {id(tensor) for tensor in constant}
         self._cheaper = cheaper
@@ -46,7 +45,8 @@ class SecondOrderKernels(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in PLAIN_FORMS:
             return PLAIN_FORMS[func](*args, **kwargs)
-        if not self._cheaper:
+        # Autocast casts inside a kernel what a backward pass of ours would have kept uncast.
+        if not self._cheaper or torch._C._is_any_autocast_enabled():
             return func(*args, **kwargs)
         if func in _DIMENSIONS:
             return self._convolution(func, *args, **kwargs)
