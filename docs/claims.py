@@ -8,10 +8,11 @@ The claims stand in claims.json, group by group. A claim has the checks that wou
 
     {"row": "Warp-Leap", "against": "Leap", "measure": "accuracy_128", "sign": "+"}
 
-Lists stand for every combination of their items. `threshold` is what the difference, or without `against` and
-`measure_against` the mean, must lie above (`+`) or below (`-`); it is 0 unless given. A measure is a path into the run's
-evaluation (`orders > sequential > per_task > loss > old`), into its final metrics (`metrics > …`) or its series over
-meta-steps: `series > validation/return > 10000` is the mean over the last tenth of the first 10 000.
+Lists stand for every combination of their items, and `for` fills in letters: "row": "Leap, {N} tasks" for [{"N": 5}].
+`threshold` is what the difference, or without `against` and `measure_against` the mean, must lie above (`+`) or below
+(`-`); it is 0 unless given. A measure is a path into the run's evaluation (`orders > sequential > per_task > loss >
+old`), into its final metrics (`metrics > …`) or its series over meta-steps: `series > validation/return > 10000` is the
+mean over the last tenth of the first 10 000. Of costs, rows are paths into the record, held as a ratio.
 """
 
 from __future__ import annotations
@@ -24,14 +25,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import Any, Literal
 
 from tables import RESULTS, ROOT, Scores, cell, markdown
 
 from warpgrad.experiments.records import Record, read_record, unpacked_series
 from warpgrad.io import write_bytes
-from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
+from warpgrad.statistics.estimates import Estimate, mean_interval, paired_difference
 from warpgrad.statistics.formatting import number
 
 CLAIMS = ROOT / "docs" / "claims.json"
@@ -46,11 +46,12 @@ VERDICTS: tuple[Verdict, ...] = ("supported", "indicative", "untested", "contrad
 HEAD = """# The paper's claims
 
 Every empirical claim of the paper, what would support it here, and what is on record. The page is built from
-[`claims.json`](claims.json) and [`results/`](../results) by `python docs/claims.py`; records in `results/before/` are no
-evidence. Where the paper gives two figures for one thing, both stand here.
+[`claims.json`](claims.json) and [`results/`](../results) by `python docs/claims.py`; records in `results/before/` are
+no evidence. Where the paper gives two figures for one thing, both stand here.
 
 A check is a paired difference over the same meta-seeds and held-out tasks, or the mean of one row, with a 95 % interval
-clustered by meta-seed. "Above" and "below" in what would support a claim is the paper's sign.
+clustered by meta-seed. Where fewer than four meta-seeds are on record, the mean stands alone. "Above" and "below" in
+what would support a claim are the paper's sign; where several rows or measures are named, it is to hold for each.
 
 - **supported**: the paper's sign, an interval that excludes zero (or the threshold), and at least four meta-seeds;
 - **indicative**: the paper's sign, with fewer meta-seeds or an interval that includes zero;
@@ -59,9 +60,10 @@ clustered by meta-seed. "Above" and "below" in what would support a claim is the
   includes zero, which tells nothing apart.
 
 A claim of several checks is as strong as its weakest, in the order supported, indicative, untested, contradicted. Costs
-have no meta-seeds: supported where the whole range over repetitions lies on the paper's side, contradicted where none of
-it does, else indicative. Omniglot is tested at batches of 128 and of 20 (the paper prints neither), and a claim has to hold at
-both. CIFAR-FS stands in for miniImageNet and FC100 for the multi-shot tieredImageNet; sizes are those of the presets.
+have no meta-seeds: supported where the whole range over repetitions lies on the paper's side, contradicted where none
+of it does, else indicative. Omniglot is tested at batches of 128 and of 20 (the paper prints neither), and a claim has
+to hold at both. CIFAR-FS stands in for miniImageNet and FC100 for the multi-shot tieredImageNet; sizes are those of the
+presets. Thresholds, where the paper has words alone ("minor", "similar", "of the order of"), are ours.
 """
 
 
@@ -89,14 +91,32 @@ class Check:
         return self.against or self.row, self.measure_against or self.measure
 
     def words(self) -> str:
-        """What must hold, e.g. `Warp-Leap − Leap, accuracy_128, above 0`."""
-        side = f"{'above' if self.sign == '+' else 'below'} {number(self.threshold)}"
-        bars = "|{}|" if self.absolute else "{}"
-        measure = bars.format(self.measure)
-        if self.measure_against is not None:
-            measure += f" − {bars.format(self.measure_against)}"
-        row = self.row if self.against is None else f"{self.row} − {self.against}"
-        return f"{row}, {measure}, {side}"
+        return words({name: value for name, value in vars(self).items() if value is not None})
+
+
+def listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def words(stated: Mapping[str, Any], *, ratio: bool = False) -> str:
+    """What must hold, e.g. `*Warp-Leap* − *Leap*: accuracy_128 above 0`; of costs rows are paths, held as a ratio."""
+
+    def joined(*names: str, row: bool = False) -> str:
+        cells = [", ".join(_shown(item, row=row) for item in listed(stated[name])) for name in names if name in stated]
+        return (" / " if ratio else " − ").join(cells)
+
+    rows = joined("row", "against", row=not ratio)
+    measures = "" if ratio else f": {'absolute ' * stated.get('absolute', False)}{joined('measure', 'measure_against')}"
+    side = f"{'above' if stated['sign'] == '+' else 'below'} {number(stated.get('threshold', 0))}"
+    letters = stated.get("for", [])
+    filled = ", ".join(" ".join(map(str, own.values())) for own in letters)
+    return f"{rows}{measures} {side}" + (f", for {' '.join(letters[0])} = {filled}" if letters else "")
+
+
+def _shown(name: str, *, row: bool) -> str:
+    """A row or a measure, with the letters that `for` fills in as they are."""
+    plain = name.replace("{", "").replace("}", "")
+    return f"*{plain}*" if row else f"`{plain.replace(' > ', '/')}`"
 
 
 @dataclass(frozen=True)
@@ -142,18 +162,19 @@ def record_name(claim: Mapping[str, Any]) -> str | None:
 
 
 def checks_of(claim: Mapping[str, Any]) -> list[Check]:
-    """The checks of a claim, lists spelled out; of costs `row` and `against` are paths to numbers, held as a ratio."""
+    """The checks of a claim, spelled out."""
     found = []
     for stated in claim.get("checks", ()):
-        listed = {name: value if isinstance(value, list) else [value] for name, value in stated.items()}
-        for values in product(*listed.values()):
-            own = dict(zip(listed, values, strict=True))
+        lists = {name: listed(value) for name, value in stated.items() if name != "for"}
+        for letters, values in product(stated.get("for", [{}]), product(*lists.values())):
+            filled = (value.format(**letters) if isinstance(value, str) else value for value in values)
+            own = dict(zip(lists, filled, strict=True))
             found.append(Check(record=str(record_name(claim)), measure=own.pop("measure", ""), **own))
     return found
 
 
 def read(entry: Mapping[str, Any], path: str, *, absolute: bool) -> dict[str, float] | None:
-    """Held-out task -> score; a mean that was not kept per task stands for all of them. None where the run is too short."""
+    """Held-out task -> score, or one mean for all of them where no more was kept; None where the run is too short."""
     root, *parts = path.split(" > ")
     if root == "series":
         name, until = parts
@@ -271,17 +292,10 @@ def results_of(claim: Mapping[str, Any]) -> list[Found]:
 
 def support(claim: Mapping[str, Any]) -> str:
     """The command, and what its table must show."""
-    if not claim.get("checks"):
+    if not claim["checks"]:
         return "no declared table"
-    said = []
-    for stated in claim["checks"]:
-        plain = {name: ", ".join(value) if isinstance(value, list) else value for name, value in stated.items()}
-        if "record" in claim:
-            ratio = plain["row"] + (f" / {plain['against']}" if "against" in plain else "")
-            said.append(f"{ratio}, {'above' if plain['sign'] == '+' else 'below'} {number(plain.get('threshold', 0))}")
-        else:
-            said.append(Check(record="", **plain).words())
-    return f"`{claim['command']}`: {'; '.join(said)}"
+    said = "; ".join(words(stated, ratio="record" in claim) for stated in claim["checks"])
+    return f"`{claim['command']}`<br>{said}"
 
 
 def ours(found: Sequence[Found]) -> str:
@@ -293,29 +307,30 @@ def ours(found: Sequence[Found]) -> str:
         least = min(known, key=lambda one: one.margin)
         agreeing = sum(one.margin > 0 for one in known)
         return f"{agreeing} of {len(found)} with the paper's sign; weakest {least.ours} ({least.check.words()})"
-    cells = [one.ours for one in found]
-    if len(found) == 1:
-        return cells[0]
-    return "; ".join(f"{one.ours or 'none'} ({one.verdict})" for one in found)
+    alike = len({one.verdict for one in found}) == 1
+    return "; ".join(dict.fromkeys(one.ours if alike else f"{one.ours or 'none'} ({one.verdict})" for one in found))
 
 
-def why(claim: Mapping[str, Any], found: Sequence[Found]) -> str:
+def why(claim: Mapping[str, Any], said: Verdict, found: Sequence[Found]) -> str:
     """Why a claim is untested or contradicted, and what is next."""
     name, note = record_name(claim), str(claim.get("note", ""))
-    if not found:
+    if said == "contradicted" or not found:
         return note
-    if not any(one.ours for one in found):
-        has = RESULTS.joinpath(str(name)).exists()
-        missing = f"its rows are not in `results/{name}` yet." if has else f"`results/{name}` is not there yet."
-        return f"{missing} {note}".strip()
-    return note
+    if name is None or not RESULTS.joinpath(name).exists():
+        reason = f"`results/{name}` is not there yet."
+    elif any(not one.ours for one in found):
+        reason = f"`results/{name}` has not all of its rows, or not for long enough."
+    else:
+        reason = "the sign is not the paper's, within an interval that includes zero; it takes more meta-seeds."
+    return f"{reason} {note}".strip()
 
 
 def page() -> str:
     """The document."""
     parts, verdicts = [], []
     for group in load():
-        rows, notes = [], []
+        rows: list[list[str]] = []
+        notes: dict[str, list[str]] = {}
         for claim in group["claims"]:
             found = results_of(claim)
             said = weakest(one.verdict for one in found)
@@ -324,12 +339,15 @@ def page() -> str:
             words = f"{claim['claim']} ({claim['section']})"
             rows.append([claim["id"], words, claim["paper"], support(claim), ours(found), size, f"**{said}**"])
             if said in ("contradicted", "untested"):
-                notes.append(f"- {claim['id']}, {said}: {why(claim, found)}\n")
+                notes.setdefault(f"{said}: {why(claim, said, found)}", []).append(claim["id"])
         header = ["", "claim", "paper", "what would support it", "ours", "size", "verdict"]
         about = f"{group['about']}\n\n" if "about" in group else ""
         parts.append(f"## {group['group']}\n\n{about}{markdown(header, rows)}")
-        parts += ["".join(notes)] if notes else []
-    counts = ", ".join(f"{verdicts.count(one)} {one}" for one in ("supported", "indicative", "contradicted", "untested"))
+        if notes:
+            parts.append("".join(f"- {', '.join(names)}, {words}\n" for words, names in notes.items()))
+    counts = ", ".join(
+        f"{verdicts.count(one)} {one}" for one in ("supported", "indicative", "contradicted", "untested")
+    )
     return "\n".join([HEAD, f"Of {len(verdicts)} claims: {counts}.\n", *parts])
 
 
