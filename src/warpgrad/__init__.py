@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from warpgrad.algorithms.meta_optimiser import MetaOptimiser
     from warpgrad.algorithms.method import Method
     from warpgrad.algorithms.replay import ReplayBudget, ReplayBuffer
+    from warpgrad.analysis.check import check
     from warpgrad.initialisers import (
         FOMAML,
         MAML,
@@ -44,6 +45,7 @@ __getattr__, __dir__ = exports(
         "warpgrad.algorithms.meta_optimiser": "MetaOptimiser",
         "warpgrad.algorithms.method": "Method",
         "warpgrad.algorithms.replay": "ReplayBudget ReplayBuffer",
+        "warpgrad.analysis.check": "check",
         "warpgrad.initialisers": "FOMAML MAML Fixed GaussianPrior Initialiser Leap MultiTask Reptile",
         "warpgrad.layers.augmentation": "compress conv_warp interleave linear_warp sized",
         "warpgrad.model.learner": "Forward Learner",
@@ -103,6 +105,7 @@ __all__ = [
     "__version__",
     "accuracy",
     "adapt",
+    "check",
     "compress",
     "conv_warp",
     "evaluate",

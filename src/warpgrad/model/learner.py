@@ -43,7 +43,7 @@ from warpgrad.model.partition import (
 from warpgrad.model.recomputation import Again, RecomputedUnder
 from warpgrad.model.second_order import SecondOrderKernels
 from warpgrad.model.second_order.plain_forms import silently_wrong
-from warpgrad.model.surroundings import Surroundings, refuse_rewriting
+from warpgrad.model.surroundings import Surroundings, copyable, refuse_rewriting
 from warpgrad.model.swapping import Swapper
 from warpgrad.tensors import Tensors, detached, laid_channels_last, select
 
@@ -265,7 +265,8 @@ class Learner:
 
         What bites: under `batch_norm="batch"` it has no running statistics, so its state dict lacks those entries.
         """
-        module = copy.deepcopy(self.module)
+        with copyable(self.module):
+            module = copy.deepcopy(self.module)
         state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         with torch.no_grad():
             for name, value in {**theta, **self._test_buffers(buffers)}.items():

@@ -1,7 +1,7 @@
 """What surrounds a forward pass and could change its numbers without a word.
 
-`torch.compile` has no second derivative; Python's own random numbers are not keyed; a cache of parametrisations outlives
-θ; an embedding with `max_norm` writes to its weight. Each is set right, or named.
+`torch.compile` has no second derivative; Python's own random numbers are not keyed; a cache of parametrisations
+outlives θ; an embedding with `max_norm` writes to its weight. Each is set right, or named.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from warpgrad.errors import WarpgradError
@@ -61,6 +61,26 @@ def refuse_rewriting(module: nn.Module, constant: Collection[str]) -> None:
                 f"module '{path}' is an {type(child).__name__} with max_norm={child.max_norm}, which rewrites its "
                 "weight in every forward pass: leave max_norm out, or bound the weight by a parametrisation."
             )
+
+
+@contextmanager
+def copyable(module: nn.Module) -> Iterator[None]:
+    """Inside the block the module can be copied, whatever results a hook has left in its attributes.
+
+    The older `torch.nn.utils.weight_norm` keeps the weight of the last pass, which is no leaf, as an attribute.
+    """
+    kept: list[tuple[nn.Module, str, Tensor]] = []
+    for child in module.modules():
+        for name, value in vars(child).items():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                kept.append((child, name, value))
+    try:
+        for child, name, value in kept:
+            vars(child)[name] = value.detach()
+        yield
+    finally:
+        for child, name, value in kept:
+            vars(child)[name] = value
 
 
 class OutsideRandomness:
