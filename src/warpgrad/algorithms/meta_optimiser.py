@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -82,11 +83,14 @@ class MetaOptimiser:
 
     def end_meta_step(self, record: Mapping[str, float] | None = None) -> None:
         """Step the schedules; one that waits for a plateau is given the meta-loss of the record, or its task loss."""
-        for schedule in self.schedules:
-            if isinstance(schedule, ReduceLROnPlateau):
-                schedule.step(_watched(record or {}))
-            else:
-                schedule.step()
+        with warnings.catch_warnings():
+            # A group that is not learned, or not in this meta-step, has a schedule that runs ahead of its optimiser.
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step\\(\\)` before", UserWarning)
+            for schedule in self.schedules:
+                if isinstance(schedule, ReduceLROnPlateau):
+                    schedule.step(_watched(record or {}))
+                else:
+                    schedule.step()
 
     def state(self) -> dict[str, Any]:
         """Optimiser and schedule states, for a checkpoint."""
