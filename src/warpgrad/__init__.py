@@ -11,6 +11,7 @@ from warpgrad.version import __version__
 if TYPE_CHECKING:
     from warpgrad.adaptation.adapt import LearningCurve, adapt, evaluate, score
     from warpgrad.adaptation.base import Adaptation, Point, Transition
+    from warpgrad.adaptation.many import Adapted, adapt_many
     from warpgrad.adaptation.stacked import BatchedAdaptation
     from warpgrad.algorithms import Algorithm, Continual, Offline, Online, Unrolled
     from warpgrad.algorithms.meta_optimiser import MetaOptimiser
@@ -32,7 +33,18 @@ if TYPE_CHECKING:
     from warpgrad.model.partition import Adaptable, Warp
     from warpgrad.objectives import Approximate, Exact, InPlace, Objective, Through
     from warpgrad.rules import SGD, Adam, Clip, Learned, Rule
-    from warpgrad.tasks import FunctionFamily, SupervisedTask, Task, TaskFamily, TaskList, accuracy
+    from warpgrad.tasks import (
+        DatasetTask,
+        EnvironmentTask,
+        FewShotFamily,
+        FunctionFamily,
+        SupervisedTask,
+        Task,
+        TaskFamily,
+        TaskList,
+        accuracy,
+        tasks_by_group,
+    )
     from warpgrad.training import EarlyStopping, meta_train
 
 __getattr__, __dir__ = exports(
@@ -40,6 +52,7 @@ __getattr__, __dir__ = exports(
     {
         "warpgrad.adaptation.adapt": "LearningCurve adapt evaluate score",
         "warpgrad.adaptation.base": "Adaptation Point Transition",
+        "warpgrad.adaptation.many": "Adapted adapt_many",
         "warpgrad.adaptation.stacked": "BatchedAdaptation",
         "warpgrad.algorithms": "Algorithm Continual Offline Online Unrolled",
         "warpgrad.algorithms.meta_optimiser": "MetaOptimiser",
@@ -52,7 +65,8 @@ __getattr__, __dir__ = exports(
         "warpgrad.model.partition": "Adaptable Warp",
         "warpgrad.objectives": "Approximate Exact InPlace Objective Through",
         "warpgrad.rules": "SGD Adam Clip Learned Rule",
-        "warpgrad.tasks": "FunctionFamily SupervisedTask Task TaskFamily TaskList accuracy",
+        "warpgrad.tasks": "DatasetTask EnvironmentTask FewShotFamily FunctionFamily SupervisedTask Task TaskFamily "
+        "TaskList accuracy tasks_by_group",
         "warpgrad.training": "EarlyStopping meta_train",
     },
 )
@@ -64,13 +78,17 @@ __all__ = [
     "Adam",
     "Adaptable",
     "Adaptation",
+    "Adapted",
     "Algorithm",
     "Approximate",
     "BatchedAdaptation",
     "Clip",
     "Continual",
+    "DatasetTask",
     "EarlyStopping",
+    "EnvironmentTask",
     "Exact",
+    "FewShotFamily",
     "Fixed",
     "Forward",
     "FunctionFamily",
@@ -105,6 +123,7 @@ __all__ = [
     "__version__",
     "accuracy",
     "adapt",
+    "adapt_many",
     "check",
     "compress",
     "conv_warp",
@@ -114,4 +133,5 @@ __all__ = [
     "meta_train",
     "score",
     "sized",
+    "tasks_by_group",
 ]

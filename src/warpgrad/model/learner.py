@@ -257,7 +257,7 @@ class Learner:
             # Updates and the replay buffer may have lost the layout.
             theta = {name: laid_channels_last(value) for name, value in theta.items()}
         if not training:
-            buffers = self._test_buffers(buffers)
+            buffers = self.test_buffers(buffers)
         return Forward(self, theta, self.phi if phi is None else phi, buffers, key, training)
 
     def adapted(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
@@ -269,7 +269,7 @@ class Learner:
             module = copy.deepcopy(self.module)
         state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         with torch.no_grad():
-            for name, value in {**theta, **self._test_buffers(buffers)}.items():
+            for name, value in {**theta, **self.test_buffers(buffers)}.items():
                 state[name].copy_(value)
         if self.batch_norm == "batch":
             without_statistics(module)
@@ -336,7 +336,8 @@ class Learner:
             lines.append(f"  {title:<8} {count:>12,} in {len(names):>3}  {shown}".rstrip())
         return "\n".join(lines)
 
-    def _test_buffers(self, buffers: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def test_buffers(self, buffers: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The buffers that a task is tested with, from those that its adaptation ended with."""
         return corrected_statistics(self.module, buffers) if self.batch_norm == "corrected" else buffers
 
     @contextmanager
