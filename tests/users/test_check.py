@@ -128,9 +128,7 @@ class Wrong(nn.Module):
 
 def test_a_wrong_second_derivative_is_found_and_a_right_first_one_passes():
     learner = wg.Learner(Wrong(), warp="bottom")
-    with pytest.raises(
-        wg.WarpgradError, match=r"gradient of Exact for φ along a random direction is .*relative error"
-    ):
+    with pytest.raises(wg.WarpgradError, match=r"gradient of Exact for φ along a random direction is .*relative error"):
         wg.check(learner, task(), wg.SGD(0.1), wg.Exact())
     report = wg.check(learner, task(), wg.SGD(0.1), wg.Approximate())
     assert "gradient of Approximate for φ" in str(report)
