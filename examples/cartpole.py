@@ -24,7 +24,7 @@ STEPS = 3  # K
 HELD_OUT = 10
 EPISODES = 16
 LENGTH = 100
-OBJECTIVE = ActorCritic(discount=0.95, value=0.05, entropy=0.01)
+OBJECTIVE = ActorCritic(discount=0.95, value=0.01, entropy=0.01)
 RULE = wg.Clip(wg.SGD(lr=0.1), norm=1.0)
 
 
@@ -64,7 +64,7 @@ def cart_task(seed: int) -> wg.EnvironmentTask:
     )
 
 
-def main(meta_steps: int = 60) -> dict[str, float]:
+def main(meta_steps: int = 40) -> dict[str, float]:
     torch.manual_seed(SEED)
     model = Policy()
     new_tasks = [cart_task(fold(SEED, "held out", index)) for index in range(HELD_OUT)]
