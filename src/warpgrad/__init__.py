@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from warpgrad.layers.augmentation import compress, conv_warp, interleave, linear_warp, sized
     from warpgrad.model.learner import Forward, Learner
     from warpgrad.model.partition import Adaptable, Warp
-    from warpgrad.objectives import Approximate, Exact, InPlace, Objective, Through
+    from warpgrad.objectives import Approximate, Exact, InPlace, Objective, UnrolledObjective
     from warpgrad.rules import SGD, Adam, Clip, Learned, Rule
     from warpgrad.tasks import FunctionFamily, SupervisedTask, Task, TaskFamily, TaskList, accuracy
     from warpgrad.training import EarlyStopping, meta_train
@@ -48,7 +48,7 @@ __getattr__, __dir__ = exports(
         "warpgrad.layers.augmentation": "compress conv_warp interleave linear_warp sized",
         "warpgrad.model.learner": "Forward Learner",
         "warpgrad.model.partition": "Adaptable Warp",
-        "warpgrad.objectives": "Approximate Exact InPlace Objective Through",
+        "warpgrad.objectives": "Approximate Exact InPlace Objective UnrolledObjective",
         "warpgrad.rules": "SGD Adam Clip Learned Rule",
         "warpgrad.tasks": "FunctionFamily SupervisedTask Task TaskFamily TaskList accuracy",
         "warpgrad.training": "EarlyStopping meta_train",
@@ -95,9 +95,9 @@ __all__ = [
     "Task",
     "TaskFamily",
     "TaskList",
-    "Through",
     "Transition",
     "Unrolled",
+    "UnrolledObjective",
     "Warp",
     "WarpgradError",
     "__version__",

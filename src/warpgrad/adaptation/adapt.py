@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, overload
+from typing import Literal, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from warpgrad.keys import fold, isolated_rng
 from warpgrad.model.learner import Learner
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Task
+
+M = TypeVar("M", bound=nn.Module)
+"""The class of the user's module."""
 
 
 @dataclass
@@ -32,11 +35,11 @@ class LearningCurve:
 
 @overload
 def adapt(
-    learner: Learner, task: Task, *, rule: Rule, steps: int, key: int = ..., curve: Literal[False] = ...
-) -> nn.Module: ...
+    learner: Learner[M], task: Task, *, rule: Rule, steps: int, key: int = ..., curve: Literal[False] = ...
+) -> M: ...
 @overload
 def adapt(
-    learner: Learner,
+    learner: Learner[M],
     task: Task,
     *,
     rule: Rule,
@@ -44,9 +47,9 @@ def adapt(
     key: int = ...,
     curve: Literal[True],
     test_every: int | None = ...,
-) -> tuple[nn.Module, LearningCurve]: ...
+) -> tuple[M, LearningCurve]: ...
 def adapt(
-    learner: Learner,
+    learner: Learner[M],
     task: Task,
     *,
     rule: Rule,
@@ -54,7 +57,7 @@ def adapt(
     key: int = 0,
     curve: bool = False,
     test_every: int | None = None,
-) -> nn.Module | tuple[nn.Module, LearningCurve]:
+) -> M | tuple[M, LearningCurve]:
     """Adapt θ to `task` with φ fixed; return a module of the user's own class with θ_K in it.
 
     The module runs, saves and exports without this library, and shares no memory with the learner.

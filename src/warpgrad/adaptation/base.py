@@ -24,7 +24,7 @@ from warpgrad.tasks.base import Batch, Task
 from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, shapes
 
 T = TypeVar("T")
-Step = int | tuple[int, ...]
+StepIndex = int | tuple[int, ...]
 """k, or the k of each point where points from different steps are stacked."""
 
 
@@ -62,7 +62,7 @@ IN_PLACE_LOSS = Role("meta_loss", ADAPT_BATCH, META_LOSS.loss)
 class Point:
     """A place on a trajectory, (k, θ_k, buffers, rule state): what the sum of Eq. 11 runs over."""
 
-    k: Step
+    k: StepIndex
     theta: Tensors
     buffers: Tensors
     state: Tensors
@@ -73,7 +73,7 @@ class Point:
         return {"theta": self.theta, "buffers": self.buffers, "state": self.state, "memory": self.memory}
 
     @classmethod
-    def of(cls, k: Step, groups: Groups) -> Point:
+    def of(cls, k: StepIndex, groups: Groups) -> Point:
         """The inverse of `groups`."""
         return cls(k, groups["theta"], groups["buffers"], groups["state"], groups["memory"])
 
@@ -113,14 +113,14 @@ class Computation(ABC, Generic[T]):
         point before it had.
 
         A pure function: return `{**point.memory, ...}` with more tensors, as many for each task as θ has. They travel
-        with the points, so that they are stacked with the tasks and given to a recording.
+        with the points, so that they are stacked with the tasks and given to a traced graph.
         """
         del adaptation
         return point.memory
 
     @abstractmethod
     def groups(self, result: T) -> Groups:
-        """A result as named tensors by role, its losses among them: what a recording of it returns."""
+        """A result as named tensors by role, its losses among them: what a traced graph of it returns."""
 
     @abstractmethod
     def result(self, groups: Groups, point: Point) -> T:
@@ -156,15 +156,17 @@ class Adaptation:
         begin = self.learner.start(self.key) if thetas is None else thetas[0]
         return Point(0, begin, self.learner.buffers(), self.rule.init(begin))
 
-    def task_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step) -> tuple[Tensor, Tensors]:
+    def task_loss(
+        self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: StepIndex
+    ) -> tuple[Tensor, Tensors]:
         """L_task(θ; φ) on the batch of step k, and the buffers after it."""
         return self.evaluate_loss(TASK_LOSS, theta, buffers, k)
 
-    def meta_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step) -> Tensor:
+    def meta_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: StepIndex) -> Tensor:
         """L_meta(θ; φ) on the meta-batch of step k. The statistics it moves are thrown away."""
         return self.evaluate_loss(META_LOSS, theta, buffers, k)[0]
 
-    def in_place_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step) -> Tensor:
+    def in_place_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: StepIndex) -> Tensor:
         """L_meta(θ; φ) on the batch and the masks of adaptation step k."""
         return self.evaluate_loss(IN_PLACE_LOSS, theta, buffers, k)[0]
 
@@ -204,7 +206,7 @@ class Adaptation:
         after = Point(following(point.k), detached(theta), inner.buffers, detached(state), point.memory)
         return Transition(point, inner.loss.detach(), detached(inner.gradient), after)
 
-    def check_finite(self, loss: Tensor, what: str, k: Step) -> None:
+    def check_finite(self, loss: Tensor, what: str, k: StepIndex) -> None:
         """Stop at the first NaN, with the task and the step, before it reaches any parameter."""
         if not math.isfinite(loss.item()):
             raise non_finite(self.task, what, loss.item(), k)
@@ -230,7 +232,7 @@ class Adaptation:
         role: Role,
         theta: Mapping[str, Tensor],
         buffers: Mapping[str, Tensor],
-        k: Step,
+        k: StepIndex,
         *constants: Mapping[str, Tensor],
     ) -> tuple[Tensor, Tensors]:
         """A loss of the task at θ on its batch of step k, and the buffers after it.
@@ -242,7 +244,9 @@ class Adaptation:
         return scored(self.task, role, forward, role.source.draw(self.task, k), k, *constants), forward.buffers
 
 
-def scored(task: Task, role: Role, forward: Forward, batch: Batch, k: Step, *constants: Mapping[str, Tensor]) -> Tensor:
+def scored(
+    task: Task, role: Role, forward: Forward, batch: Batch, k: StepIndex, *constants: Mapping[str, Tensor]
+) -> Tensor:
     """A task's loss on a batch; what fails in the user's code is named with the task, the step and the shapes."""
     try:
         loss: Any = role.loss(task, forward, batch, *constants)
@@ -259,14 +263,14 @@ def scored(task: Task, role: Role, forward: Forward, batch: Batch, k: Step, *con
     return loss
 
 
-def non_finite(task: Task, what: str, value: float, k: Step) -> NonFiniteError:
+def non_finite(task: Task, what: str, value: float, k: StepIndex) -> NonFiniteError:
     return NonFiniteError(
         f"{what} of task '{task.name}' is {value} at step {k}: "
         "lower the inner step size or clip the inner gradient with Clip(...)."
     )
 
 
-def following(k: Step, steps: int = 1) -> Step:
+def following(k: StepIndex, steps: int = 1) -> StepIndex:
     """k + 1, or so many steps later."""
     return k + steps if isinstance(k, int) else tuple(step + steps for step in k)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from warpgrad.algorithms.backend import Engine
 from warpgrad.algorithms.base import Algorithm, Trace
+from warpgrad.algorithms.engines import Engine
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.errors import WarpgradError
@@ -59,8 +59,8 @@ class Continual(Algorithm):
             if segment.sample is not None:
                 trace.add("meta_loss", segment.sample.meta_loss)
             trace.add("task_loss", segment.loss)
-        meta.add_up(ranks, method, *GROUPS)
-        trace.add_up(ranks)
+        meta.all_reduce(ranks, method, *GROUPS)
+        trace.all_reduce(ranks)
         self._meta = meta
         meta.apply(update, "theta0", "prior", scale=method.weight / len(tasks))
         self._since_update += 1

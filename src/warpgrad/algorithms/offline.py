@@ -9,11 +9,11 @@ import torch
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.adaptation.trajectory import ThetaGradient, Trajectory
-from warpgrad.algorithms.backend import Engine
 from warpgrad.algorithms.base import Algorithm, Trace
+from warpgrad.algorithms.engines import Engine
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.algorithms.replay import Entry, ReplayBudget, ReplayBuffer, Shares
+from warpgrad.algorithms.replay import ReplayBudget, ReplayBuffer, ReplayEntry, Shares
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import fold, generator
 from warpgrad.tasks.base import Task
@@ -29,7 +29,7 @@ class Offline(Algorithm):
     With `share` below 1, each meta-step replays a random part of its points and stores no others: where replay is most
     of the cost, many short meta-steps can learn more in the same time than few full ones.
 
-    Several ranks evaluate equal shares of the η points (`sharing.py`). With η = 1 they take turns.
+    Several ranks evaluate equal shares of the η points (`Shares` in `replay.py`). With η = 1 they take turns.
     """
 
     def __init__(
@@ -91,17 +91,17 @@ class Offline(Algorithm):
             for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine]):
                 self._collect(method, adaptation, first, buffer, shares, meta, trace)
                 first += adaptation.size
-            shares.hand_over(buffer)
+            shares.exchange(buffer)
             for chosen in shares.updates:
                 self._replay(method, shares.entries(chosen, buffer), tasks, keys, meta, trace)
-                meta.add_up(ranks, method, *(GROUPS if self.interleave else GROUPS[:2]))
+                meta.all_reduce(ranks, method, *(GROUPS if self.interleave else GROUPS[:2]))
                 meta.apply(update, "phi", "rule", scale=self.scale(meta.samples))
                 if self.interleave:
                     meta.apply(update, "theta0", "prior", scale=method.weight / len(tasks))
         finally:
             buffer.close()
-        meta.add_up(ranks, method, "theta0", "prior")
-        trace.add_up(ranks)
+        meta.all_reduce(ranks, method, "theta0", "prior")
+        trace.all_reduce(ranks)
         meta.apply(update, "theta0", "prior", scale=method.weight / len(tasks))
         return trace.means()
 
@@ -152,7 +152,7 @@ class Offline(Algorithm):
     def _replay(
         self,
         method: Method,
-        entries: list[Entry],
+        entries: list[ReplayEntry],
         tasks: Sequence[Task],
         keys: Sequence[int],
         meta: MetaGradient,

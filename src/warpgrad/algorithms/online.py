@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from warpgrad.algorithms.backend import Engine
 from warpgrad.algorithms.base import Algorithm, Trace
+from warpgrad.algorithms.engines import Engine
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.tasks.base import Task
@@ -54,8 +54,8 @@ class Online(Algorithm):
                 del segment  # gradients that outlived their step would keep the next one from their memory
             if self.include_last and method.objective is not None:
                 meta.add_sample(adaptation.compute(method.objective, trajectory.point), adaptation.size)
-        meta.add_up(ranks, method, *GROUPS)
-        trace.add_up(ranks)
+        meta.all_reduce(ranks, method, *GROUPS)
+        trace.all_reduce(ranks)
         meta.apply(update, "phi", "rule", scale=self.scale(meta.samples))
         meta.apply(update, "theta0", "prior", scale=method.weight / len(tasks))
         return trace.means()

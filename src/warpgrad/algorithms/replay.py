@@ -38,7 +38,7 @@ class ReplayBudget:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ReplayEntry:
     """One sample of p(τ, θ): the index of its task, the point, and segment k's part of ∇C where it was kept."""
 
     task: int
@@ -107,13 +107,15 @@ class ReplayBuffer:
             else:
                 kept.copy_(value)
 
-    def __getitem__(self, place: int) -> Entry:
+    def __getitem__(self, place: int) -> ReplayEntry:
         """The entry at `place`, on the device. In memory on a CPU it is a view: valid until `close`."""
         task, k = self._index[place]
         sections: dict[str, Tensors] = {"theta": {}, "buffers": {}, "state": {}, "increment": {}}
         for slot in self._slots:
             sections[slot.section][slot.name] = _view(self._rows, place * self.entry_bytes, slot).to(self.device)
-        return Entry(task, Point(k, sections["theta"], sections["buffers"], sections["state"]), sections["increment"])
+        return ReplayEntry(
+            task, Point(k, sections["theta"], sections["buffers"], sections["state"]), sections["increment"]
+        )
 
     def packed(self, place: int) -> Tensor:
         """The bytes of the entry at `place`, which a buffer of equal layout can hold."""
@@ -207,12 +209,12 @@ class Shares:
         """Note where in the replay buffer a point lies."""
         self._places[pair] = place
 
-    def hand_over(self, buffer: ReplayBuffer) -> None:
+    def exchange(self, buffer: ReplayBuffer) -> None:
         """Send what others evaluate, and take in what this rank does; called by all ranks."""
         if self._ranks.size > 1:
-            self._ranks.hand_over(self._parcels(buffer))
+            self._ranks.exchange(self._parcels(buffer))
 
-    def entries(self, update: Sequence[Pair], buffer: ReplayBuffer) -> list[Entry]:
+    def entries(self, update: Sequence[Pair], buffer: ReplayBuffer) -> list[ReplayEntry]:
         """The points of an update that this rank evaluates."""
         return [buffer[self._places[pair]] for pair in update]
 

@@ -10,7 +10,7 @@ from warpgrad.algorithms.method import MetaGradient, MetaUpdate, Method
 from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers.points import Fixed
-from warpgrad.objectives.unrolled import Through
+from warpgrad.objectives.unrolled import UnrolledObjective
 from warpgrad.tasks.base import Task
 
 
@@ -38,12 +38,12 @@ class Unrolled(Algorithm):
         mine = ranks.share(len(tasks))
         for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine]):
             start = adaptation.start()
-            step = adaptation.compute(Through(self.steps_of(adaptation.task)), start)
+            step = adaptation.compute(UnrolledObjective(self.steps_of(adaptation.task)), start)
             meta.add_sample(step, adaptation.size)
             meta.add_start(ThetaGradient(step.theta0, {}), adaptation)
             trace.add("meta_loss", step.meta_loss)
-        meta.add_up(ranks, method, "phi", "rule", "theta0")
-        trace.add_up(ranks)
+        meta.all_reduce(ranks, method, "phi", "rule", "theta0")
+        trace.all_reduce(ranks)
         meta.apply(update, "phi", "rule", scale=self.scale(meta.samples))
         meta.apply(update, "theta0", scale=method.weight / len(tasks))
         return trace.means()

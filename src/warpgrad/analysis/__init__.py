@@ -3,7 +3,7 @@
 Training never needs anything here: backpropagation through warp-layers does it all. These functions show what it
 does, for an explicit warp Ω or for the warp-layers of a model.
 
-What bites: Jacobians are dense. Use float64 and few parameters, layers and examples.
+Warning: Jacobians are dense. Use float64 and few parameters, layers and examples.
 """
 
 from warpgrad.analysis.geometry import (

@@ -172,7 +172,7 @@ def invert(
     solution but for exceptional starts; give such an Ω the target as the start. A row is converged where
     ‖Ω(θ) − γ‖ ≤ tolerance·ε·(1 + ‖γ‖), with ε that of the dtype.
 
-    What bites: where Ω folds there are several solutions, of which this is one; and an Ω that is not onto has
+    Warning: where Ω folds there are several solutions, of which this is one; and an Ω that is not onto has
     none for some γ: look at `converged`.
     """
     if gamma.ndim != 2 or gamma.shape != start.shape:

@@ -8,7 +8,7 @@ the data of that sub-task joins a running sum, F ← γF + F_t. Later steps desc
 F_t is the diagonal of the true Fisher, E_x E_{y ~ p(y|x,θ)} [∂ log p(y|x,θ) / ∂θ]², with the inner expectation in
 closed form: Σ_o (∂f_o/∂θ)² for squared errors (unit variance), Σ_c p_c (∂ log p_c/∂θ)² for classes. No targets needed.
 
-What bites: an explicit step on the quadratic is stable only while αλF_j < 2. So the penalty's part of the step is taken
+Warning: an explicit step on the quadratic is stable only while αλF_j < 2. So the penalty's part of the step is taken
 implicitly: θ_{k+1} minimises ½‖θ − (θ_k − α∇L_task)‖² + α·penalty(θ), which never overshoots, whatever λ.
 """
 

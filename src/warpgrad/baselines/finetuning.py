@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.algorithms.method import MetaUpdate, Method
-from warpgrad.algorithms.ranks import ALONE, Ranks, add_up
+from warpgrad.algorithms.ranks import ALONE, Ranks, all_reduce
 from warpgrad.errors import WarpgradError
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Batch, Task
@@ -118,10 +118,10 @@ class JointTraining(Algorithm):
                         inner = adaptation.inner(Point(k, learner.start(keys[place]), learner.buffers(), {}))
                         total.add(inner.gradient)
                         trace.add("task_loss", inner.loss.detach())
-                add_up(ranks, [(total, learner.learned_theta0)])
+                all_reduce(ranks, [(total, learner.learned_theta0)])
                 serving = Counter(heads[place] for place in members)
                 update("theta0", _step(total, serving))
-        trace.add_up(ranks)
+        trace.all_reduce(ranks)
         return trace.means()
 
     def idleness(self, ranks: int) -> str | None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.initialisers.base import Initialiser
-from warpgrad.objectives.unrolled import Through
+from warpgrad.objectives.unrolled import UnrolledObjective
 from warpgrad.rules.base import safe_sqrt
 from warpgrad.tensors import Tensors, gradients, leaves, select
 
@@ -101,9 +101,9 @@ class FOMAML(Initialiser):
 class MAML(Initialiser):
     """g_θ0 = ∇_θ0 L_meta(θ_K(θ0)), Eq. 1, with φ held constant: C^MAML of Warp-MAML.
 
-    What bites: it keeps the graph of all K steps, so its memory grows with K. For few-shot tasks only.
+    Warning: it keeps the graph of all K steps, so its memory grows with K. For few-shot tasks only.
     """
 
     def final(self, adaptation: Adaptation, start: Point, last: Point, steps: int) -> Tensors:
         del last
-        return adaptation.compute(Through(steps, theta0_only=True), start).theta0
+        return adaptation.compute(UnrolledObjective(steps, theta0_only=True), start).theta0

@@ -4,7 +4,7 @@ Both put new layers behind chosen modules of an existing model and leave its for
 module `m` comes a chain of `m` and the new layer. The third way, naming parts of a model as they are, is
 `Learner(model, warp=...)`.
 
-What bites: names gain a level (`conv1.weight` becomes `conv1.task.weight`), a chosen module must return one
+Warning: names gain a level (`conv1.weight` becomes `conv1.task.weight`), a chosen module must return one
 tensor, and a forward that reaches into a chosen module (`self.conv1.weight`) no longer finds what it
 looks for.
 """

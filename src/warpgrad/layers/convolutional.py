@@ -13,17 +13,17 @@ from warpgrad.errors import WarpgradError
 from warpgrad.layers.warps import MakeWarp, Residual, convolutional_warp
 from warpgrad.model.partition import Warp
 
-Part = Literal["norm", "activation", "pool"]
+BlockPart = Literal["norm", "activation", "pool"]
 
-FEW_SHOT_ORDER: tuple[Part, ...] = ("norm", "activation", "pool")
+FEW_SHOT_ORDER: tuple[BlockPart, ...] = ("norm", "activation", "pool")
 """What follows the convolution of a block on miniImageNet and tieredImageNet (App. H)."""
 
-OMNIGLOT_ORDER: tuple[Part, ...] = ("pool", "norm", "activation")
+OMNIGLOT_ORDER: tuple[BlockPart, ...] = ("pool", "norm", "activation")
 """What follows the convolution of a block on Omniglot (App. E)."""
 
 
 def conv_block(
-    in_channels: int, out_channels: int, *, order: Sequence[Part] = FEW_SHOT_ORDER, stride: int = 1
+    in_channels: int, out_channels: int, *, order: Sequence[BlockPart] = FEW_SHOT_ORDER, stride: int = 1
 ) -> nn.Sequential:
     """A 3×3 convolution, then batch-norm, ReLU and 2×2 max-pooling, those of them that `order` names."""
     parts: dict[str, Callable[[], nn.Module]] = {
@@ -49,7 +49,7 @@ def warp_convnet(
     *,
     image_size: int = 28,
     widths: Sequence[int] = (64, 64, 64, 64),
-    order: Sequence[Part] = OMNIGLOT_ORDER,
+    order: Sequence[BlockPart] = OMNIGLOT_ORDER,
     pools: int | None = None,
     warp: MakeWarp | None = convolutional_warp,
     warp_blocks: int = 0,

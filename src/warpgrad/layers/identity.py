@@ -25,7 +25,7 @@ def identity_(module: M) -> M:
     whose last layer is zero, and sequences of those follow. Anything that could not be exact (batch-norm or
     a non-linearity on the main path, channels or sizes that change) is an error.
 
-    What bites: zero in the last layer of a branch means that the layers before it get their first gradient
+    Warning: zero in the last layer of a branch means that the layers before it get their first gradient
     after the last one has moved.
     """
     with torch.no_grad():

@@ -40,7 +40,7 @@ def keep_variance_(module: M, inputs: Tensor) -> M:
     Batch-norm uses the statistics of `inputs`, and its running ones are left alone. Returns the module. An error names
     what cannot be scaled, such as a tanh at the end, or a ReLU behind a residual block that is given negative numbers.
 
-    What bites: zero in the last layer of a residual branch means that the layers before it get their first gradient
+    Warning: zero in the last layer of a residual branch means that the layers before it get their first gradient
     after the last one has moved.
     """
     with torch.no_grad():

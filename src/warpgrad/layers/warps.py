@@ -58,7 +58,7 @@ class Scale(nn.Module):
 class FiLM(nn.Module):
     """A task embedding e: h ⊙ (1 + P_scale e) + P_shift e. e is θ and starts at 0, the projections P are φ.
 
-    The projections have no bias, so that e = 0 is the identity map whatever φ is. What bites: at e = 0 their
+    The projections have no bias, so that e = 0 is the identity map whatever φ is. Warning: at e = 0 their
     first-order gradient is zero; they learn through the step that e takes, from the objective after it.
     """
 

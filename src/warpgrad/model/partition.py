@@ -183,7 +183,7 @@ def _first_names(names: dict[str, _Alias], group: set[str], what: str) -> tuple[
     return tuple(kept)
 
 
-Start = Literal["learned", "fixed", "zero", "fresh"]
+StartPolicy = Literal["learned", "fixed", "zero", "fresh"]
 """Where a task parameter begins on every task.
 
 `learned`: at its part of θ0, which the initialiser meta-learns. `fixed`: at the module's value, which
@@ -192,9 +192,9 @@ Only learned parameters count in distances between θ's and receive meta-gradien
 """
 
 
-def start_policies(names: tuple[str, ...], start: Mapping[str, Start]) -> dict[str, Start]:
+def start_policies(names: tuple[str, ...], start: Mapping[str, StartPolicy]) -> dict[str, StartPolicy]:
     """The policy of every task parameter; later patterns overrule earlier ones, and none means learned."""
-    policies: dict[str, Start] = dict.fromkeys(names, "learned")
+    policies: dict[str, StartPolicy] = dict.fromkeys(names, "learned")
     for pattern, policy in start.items():
         if policy not in ("learned", "fixed", "zero", "fresh"):
             raise WarpgradError(

@@ -25,7 +25,7 @@ class UnrolledStep:
     last: Point
 
 
-class Through(Computation[UnrolledStep]):
+class UnrolledObjective(Computation[UnrolledStep]):
     """Gradients of L_meta(θ_K; φ) for θ0, φ and the rule's meta-parameters, through `steps` updates.
 
     With `theta0_only` the warp is a constant: C^MAML of Warp-MAML, whose gradient goes to θ0 and never to φ.

@@ -71,7 +71,7 @@ class SGD(Rule):
 class Adam(Rule):
     """m' = β1 m + (1−β1) g, v' = β2 v + (1−β2) g², θ' = θ − α m̂ / (√v̂ + ε), as in `torch.optim.Adam`.
 
-    What bites: a tiny ε makes the exact objective's second-order term enormous where gradients are near 0
+    Warning: a tiny ε makes the exact objective's second-order term enormous where gradients are near 0
     (the step is almost a sign function there). ε = 1e-8 is the usual value for plain adaptation; raise it when
     you meta-learn through it.
     """

@@ -56,7 +56,7 @@ class MetaCurvature(Rule):
     filter: the preconditioner M_o ⊗ M_i ⊗ M_f of the flattened gradient. A matrix has no M_f, a vector only M_o. The
     factors are in the optimiser group `rule`, named `block1.conv.weight/out`, `/in`, `/filter`.
 
-    What bites: a head on n features has an n × n factor.
+    Warning: a head on n features has an n × n factor.
     """
 
     def __init__(self, lr: float) -> None:

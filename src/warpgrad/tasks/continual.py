@@ -108,7 +108,7 @@ StartDraw = Callable[[int, Generator], Examples]
 class ContinualTask(Task):
     """A sequence of sub-tasks; k tells the sub-task. Beyond the end of the sequence the last one goes on.
 
-    What bites: the meta-loss passes the batches of all seen sub-tasks through the model at once, so batch-norm in
+    Warning: the meta-loss passes the batches of all seen sub-tasks through the model at once, so batch-norm in
     training mode would normalise over their mixture.
     """
 

@@ -22,7 +22,7 @@ from warpgrad.io import locked, read_json, remove_partial, write_json, writing
 from warpgrad.training import checkpoint
 from warpgrad.training.distributed import several
 
-FORMAT = 1
+RUN_FORMAT = 1
 KEEP = 2
 TIMES = ("seconds", "cpu_seconds", "validation_seconds", "test_seconds")
 """The entries of a metrics line that say how long it took: the one thing in which a repeated run differs."""
@@ -68,7 +68,7 @@ class RunDirectory:
         for directory in (self.path, self.checkpoints):
             remove_partial(directory)
         self._check_config(config)
-        write_json(self.path / "config.json", {"format": FORMAT, **config})
+        write_json(self.path / "config.json", {"format": RUN_FORMAT, **config})
 
     def begin_metrics(self, offset: int) -> list[dict[str, Any]]:
         """Cut metrics.jsonl back to what the checkpoint knew, and return those records."""
@@ -130,7 +130,7 @@ class RunDirectory:
         if not path.exists():
             return
         kept = read_json(path)
-        if not isinstance(kept, dict) or kept.pop("format", None) != FORMAT:
+        if not isinstance(kept, dict) or kept.pop("format", None) != RUN_FORMAT:
             raise WarpgradError(
                 f"{path} was written by another version of warpgrad; use that version, choose another directory, "
                 "or start over with --fresh."

@@ -1,4 +1,4 @@
-"""Which engine evaluates a meta-batch: the loop, the stack, or the stack played back from a recording.
+"""Which engine evaluates a meta-batch: the loop, the stack, or the traced stack.
 
 Tasks are stacked only if they say that they may be, for models whose layers are known to gain from it, and after the
 stack's numbers were compared with the loop's once; otherwise the loop, with a line in the log that says why.
@@ -18,7 +18,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from warpgrad.adaptation.base import Adaptation
 from warpgrad.adaptation.stacked import BatchedAdaptation
-from warpgrad.adaptation.traced import Programs, RecordedAdaptation
+from warpgrad.adaptation.traced import TracedAdaptation, TracedGraphs
 from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.algorithms.method import Method
 from warpgrad.errors import WarpgradError
@@ -28,11 +28,11 @@ from warpgrad.tensors import flattened, leaves, refilled
 
 logger = logging.getLogger(__name__)
 
-Engine = Literal["auto", "loop", "batched", "recorded"]
-"""`loop` takes one task at a time: the reference. `batched` stacks tasks, or fails where they cannot be. `recorded`
-does so too, and plays back the steps of a stack, see `warpgrad.adaptation.traced`. `auto` is `recorded` where that is
+Engine = Literal["auto", "loop", "batched", "traced"]
+"""`loop` takes one task at a time: the reference. `batched` stacks tasks, or fails where they cannot be. `traced`
+does so too, and runs the steps of a stack as graphs, see `warpgrad.adaptation.traced`. `auto` is `traced` where that is
 known to win, else `loop`."""
-ENGINES: tuple[Engine, ...] = ("auto", "loop", "batched", "recorded")
+ENGINES: tuple[Engine, ...] = ("auto", "loop", "batched", "traced")
 
 
 class EngineChoice:
@@ -44,13 +44,13 @@ class EngineChoice:
         self.engine = engine
         self.chunk = chunk
         self._checked: bool | None = None
-        self._programs = Programs()
+        self._graphs = TracedGraphs()
 
     def adaptations(self, method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> list[Adaptation]:
         """Adaptations that together cover `tasks`."""
         if not self.stacks(method, tasks, keys):
             return [Adaptation(method.learner, method.rule, task, key) for task, key in zip(tasks, keys, strict=True)]
-        self._programs.begin(method.learner, method.rule)
+        self._graphs.begin(method.learner, method.rule)
         chunks = [slice(begin, begin + self.chunk) for begin in range(0, len(tasks), self.chunk)]
         return [self._stack(method, tasks[chunk], keys[chunk]) for chunk in chunks]
 
@@ -66,14 +66,14 @@ class EngineChoice:
                 raise WarpgradError(f"engine='{self.engine}' cannot be used: {reason}.")
             return False
         if self._checked is None:
-            found = objection(method, tasks[:2], keys[:2])
+            found = why_not_stackable(method, tasks[:2], keys[:2])
             self._checked = True if found is None else self._refused(*found)
         return self._checked
 
     def _stack(self, method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> Adaptation:
         if self.engine == "batched":
             return BatchedAdaptation(method.learner, method.rule, tasks, keys)
-        return RecordedAdaptation(method.learner, method.rule, tasks, keys, self._programs)
+        return TracedAdaptation(method.learner, method.rule, tasks, keys, self._graphs)
 
     def _refused(self, reason: str, cause: Exception | None) -> bool:
         if self.engine != "auto":
@@ -99,7 +99,7 @@ def _disadvantage(module: nn.Module, device: torch.device) -> str | None:
     return None
 
 
-Tree = TypeVar("Tree")
+T = TypeVar("T")
 Cast = Callable[[Any], Any]
 """Tensors in the precision of a probe."""
 
@@ -108,7 +108,9 @@ FAILURES = (WarpgradError, RuntimeError, TypeError, ValueError)
 """What a model may raise in a stack, or in a precision that it was not written for."""
 
 
-def objection(method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> tuple[str, Exception | None] | None:
+def why_not_stackable(
+    method: Method, tasks: Sequence[Task], keys: Sequence[int]
+) -> tuple[str, Exception | None] | None:
     """Why these tasks must not be stacked, and what was raised; None where they may be."""
     try:
         with _in_double(method):
@@ -159,9 +161,9 @@ def _in_double(method: Method) -> Iterator[None]:
         rule.meta = own
 
 
-def _doubled(tree: Tree) -> Tree:
+def _doubled(tree: T) -> T:
     values = (value.double() if value.is_floating_point() else value for value in flattened(tree))
-    doubled: Tree = refilled(tree, values)
+    doubled: T = refilled(tree, values)
     return doubled
 
 
