@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from warpgrad.algorithms import Algorithm, Continual, Offline, Online, Unrolled
     from warpgrad.algorithms.meta_optimiser import MetaOptimiser
     from warpgrad.algorithms.method import Method
+    from warpgrad.algorithms.recipes import warp_leap, warp_maml, warp_rnn
     from warpgrad.algorithms.replay import ReplayBudget, ReplayBuffer
     from warpgrad.initialisers import (
         FOMAML,
@@ -43,6 +44,7 @@ __getattr__, __dir__ = exports(
         "warpgrad.algorithms": "Algorithm Continual Offline Online Unrolled",
         "warpgrad.algorithms.meta_optimiser": "MetaOptimiser",
         "warpgrad.algorithms.method": "Method",
+        "warpgrad.algorithms.recipes": "warp_leap warp_maml warp_rnn",
         "warpgrad.algorithms.replay": "ReplayBudget ReplayBuffer",
         "warpgrad.initialisers": "FOMAML MAML Fixed GaussianPrior Initialiser Leap MultiTask Reptile",
         "warpgrad.layers.augmentation": "compress conv_warp interleave linear_warp sized",
@@ -111,4 +113,7 @@ __all__ = [
     "meta_train",
     "score",
     "sized",
+    "warp_leap",
+    "warp_maml",
+    "warp_rnn",
 ]

@@ -23,7 +23,13 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass
 class LearningCurve:
-    """What happened on the way: the task loss of every step, and test scores at the steps asked for."""
+    """What happened on the way: the task loss of every step, and test scores at the steps asked for.
+
+    Example:
+        >>> _, curve = wg.adapt(learner, task, rule=wg.SGD(0.1), steps=4, curve=True, test_every=2)
+        >>> len(curve.losses), curve.tested_at
+        (4, [0, 2, 4])
+    """
 
     losses: list[float] = field(default_factory=list)
     """L_task of the batch of step k, before that step."""
@@ -70,6 +76,11 @@ def adapt(
         key: Seed of dropout masks and of parameters that start fresh.
         curve: Also return the learning curve.
         test_every: Test after every so many steps and at both ends; None tests at the end alone.
+
+    Example:
+        >>> fitted = wg.adapt(learner, task, rule=wg.SGD(0.1), steps=5)
+        >>> type(fitted).__name__, tuple(fitted(x).shape)
+        ('Sequential', (8, 1))
     """
     if test_every is not None and not curve:
         raise WarpgradError("test_every is about the learning curve: pass curve=True too.")
@@ -93,7 +104,12 @@ def adapt(
 def evaluate(
     learner: Learner, task: Task, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
 ) -> dict[str, float]:
-    """Mean of `task.metrics` over the test batches at θ, in test mode."""
+    """Mean of `task.metrics` over the test batches at θ, in test mode.
+
+    Example:
+        >>> sorted(wg.evaluate(learner, task, learner.theta0, learner.buffers()))
+        ['loss']
+    """
     scores: list[dict[str, float]] = []
     with torch.no_grad():
         for batch in task.test_batches():
@@ -104,7 +120,13 @@ def evaluate(
 
 
 def score(learner: Learner, tasks: Iterable[Task], *, rule: Rule, steps: int, key: int = 0) -> dict[str, float]:
-    """Adapt to each of some held-out tasks; the mean of their test scores after K steps."""
+    """Adapt to each of some held-out tasks; the mean of their test scores after K steps.
+
+    Example:
+        >>> scores = wg.score(learner, [task, task], rule=wg.SGD(0.1), steps=5)
+        >>> scores["loss"] < wg.score(learner, [task], rule=wg.SGD(0.1), steps=1)["loss"]
+        True
+    """
     totals: dict[str, float] = {}
     count = 0
     for count, task in enumerate(tasks, start=1):

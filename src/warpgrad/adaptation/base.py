@@ -60,7 +60,13 @@ IN_PLACE_LOSS = Role("meta_loss", ADAPT_BATCH, META_LOSS.loss)
 
 @dataclass(frozen=True)
 class Point:
-    """A place on a trajectory, (k, θ_k, buffers, rule state): what the sum of Eq. 11 runs over."""
+    """A place on a trajectory, (k, θ_k, buffers, rule state): what the sum of Eq. 11 runs over.
+
+    Example:
+        >>> start = wg.Adaptation(learner, wg.SGD(0.1, momentum=0.9), task, key=0).start()
+        >>> start.k, sorted(start.theta) == sorted(learner.theta0), len(start.state)
+        (0, True, 4)
+    """
 
     k: StepIndex
     theta: Tensors
@@ -90,7 +96,13 @@ class Inner:
 
 @dataclass(frozen=True)
 class Transition:
-    """One adaptation step, outside any graph: from `point` to `after`."""
+    """One adaptation step, outside any graph: from `point` to `after`.
+
+    Example:
+        >>> transition = wg.Adaptation(learner, wg.SGD(0.1), task, key=0).step(start)
+        >>> transition.point.k, transition.after.k
+        (0, 1)
+    """
 
     point: Point
     loss: Tensor
@@ -128,7 +140,14 @@ class Computation(ABC, Generic[T]):
 
 
 class Adaptation:
-    """One task under adaptation with a learner and a rule."""
+    """One task under adaptation with a learner and a rule.
+
+    Example:
+        >>> adaptation = wg.Adaptation(learner, wg.SGD(0.1), task, key=0)
+        >>> point = adaptation.step(adaptation.start()).after
+        >>> point.k
+        1
+    """
 
     size = 1
     """How many tasks advance together."""

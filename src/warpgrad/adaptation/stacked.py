@@ -25,7 +25,13 @@ T = TypeVar("T")
 
 
 class BatchedAdaptation(Adaptation):
-    """Several tasks under adaptation in step. Has the methods of `Adaptation`; losses have one entry per task."""
+    """Several tasks under adaptation in step. Has the methods of `Adaptation`; losses have one entry per task.
+
+    Example:
+        >>> stack = wg.BatchedAdaptation(learner, wg.SGD(0.1), [task, task], keys=[0, 1])
+        >>> tuple(stack.step(stack.start()).loss.shape)
+        (2,)
+    """
 
     mapped = True
 

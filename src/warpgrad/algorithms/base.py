@@ -57,7 +57,12 @@ class Trace:
 
 
 class Algorithm(ABC):
-    """One meta-step: adapt to a meta-batch of tasks, accumulate gradients, update the meta-parameters."""
+    """One meta-step: adapt to a meta-batch of tasks, accumulate gradients, update the meta-parameters.
+
+    Example:
+        >>> issubclass(wg.Online, wg.Algorithm), wg.Online(steps=5, tasks=4).steps
+        (True, 5)
+    """
 
     def __init__(
         self,

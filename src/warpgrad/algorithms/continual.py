@@ -21,6 +21,12 @@ class Continual(Algorithm):
     There is one θ for the whole stream: it is the learner's θ0, moved by C, usually `MultiTask()`. A meta-step is
     one batch. g_φ and the count of batches outlive it, so they are part of the checkpoint; g_φ starts from 0
     after each update of φ (the last line of the printed box resets g_θ instead, a slip).
+
+    Example:
+        >>> stream = wg.Continual(tasks=1, batches=30)
+        >>> record = stream.meta_step(method, [task], [0], update=ignore)
+        >>> stream.state()["counts"].tolist()  # batches and samples since φ was updated
+        [1, 1]
     """
 
     def __init__(

@@ -26,6 +26,11 @@ class MetaOptimiser:
 
     φ and θ0 are updated at different times (up to thousands of φ updates per θ0 update), so each group has its own
     instance, and its own state. A gradient that is not finite stops the run before anything is changed.
+
+    Example:
+        >>> update = wg.MetaOptimiser(method, {"phi": adam, "theta0": adam}, clip=1.0)
+        >>> sorted(update.optimisers)
+        ['phi', 'theta0']
     """
 
     def __init__(

@@ -35,6 +35,11 @@ class Method:
     """J(φ, θ0) = L(φ) + λ C(θ0), Eq. 13, with the rule that adapts.
 
     It is built once and handed to `meta_train`; `warpgrad.algorithms.recipes` names some that the paper does.
+
+    Example:
+        >>> method = wg.Method(learner, wg.SGD(0.1), wg.Exact(), wg.Leap(), weight=0.5)
+        >>> records = wg.meta_train(
+        ...     method, family, algorithm=wg.Online(steps=3, tasks=2), optimiser=adam, meta_steps=1)
     """
 
     learner: Learner

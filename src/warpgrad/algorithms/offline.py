@@ -30,6 +30,13 @@ class Offline(Algorithm):
     of the cost, many short meta-steps can learn more in the same time than few full ones.
 
     Several ranks evaluate equal shares of the η points (`Shares` in `replay.py`). With η = 1 they take turns.
+
+    Example:
+        >>> updates = []
+        >>> record = wg.Offline(steps=3, tasks=2, samples=2).meta_step(
+        ...     method, [task, task], [0, 1], update=lambda group, gradient: updates.append(group))
+        >>> updates.count("phi")  # 2 tasks × 3 steps, two points at a time
+        3
     """
 
     def __init__(

@@ -12,7 +12,12 @@ from warpgrad.tasks.base import Task
 
 
 class Online(Algorithm):
-    """Accumulate g_φ and g_θ0 while tasks adapt, then update both once. Constant memory, linear time in K."""
+    """Accumulate g_φ and g_θ0 while tasks adapt, then update both once. Constant memory, linear time in K.
+
+    Example:
+        >>> wg.Online(steps=3, tasks=2).meta_step(method, [task, task], [0, 1], update=ignore).keys()
+        dict_keys(['meta_loss', 'task_loss_first', 'task_loss_last'])
+    """
 
     def __init__(
         self,

@@ -27,7 +27,12 @@ _ALIGN = 16
 
 @dataclass(frozen=True)
 class ReplayBudget:
-    """How many bytes of trajectory may be kept, and where."""
+    """How many bytes of trajectory may be kept, and where.
+
+    Example:
+        >>> wg.Offline(steps=100, tasks=20, budget=wg.ReplayBudget(memory=1 << 30, disk=0)).steps
+        100
+    """
 
     memory: int = 4 << 30
     """Bytes that may be held in memory; more goes to disk."""
@@ -59,7 +64,14 @@ class _Slot:
 
 @dataclass
 class ReplayBuffer:
-    """Append while tasks adapt, then read in any order."""
+    """Append while tasks adapt, then read in any order.
+
+    Example:
+        >>> buffer = wg.ReplayBuffer(capacity=10)
+        >>> buffer.append(0, start)
+        >>> len(buffer), buffer[0].point.k
+        (1, 0)
+    """
 
     capacity: int
     budget: ReplayBudget = field(default_factory=ReplayBudget)

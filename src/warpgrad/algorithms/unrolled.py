@@ -19,6 +19,11 @@ class Unrolled(Algorithm):
 
     MAML is a learner without warp; Meta-SGD and Meta-Curvature are rules; T-Nets are linear warp-layers;
     ANIL is a body in φ; CAVIA is a context in θ that starts at zero. Memory grows with K.
+
+    Example:
+        >>> maml = wg.Method(learner, wg.SGD(0.1))
+        >>> sorted(wg.Unrolled(steps=3, tasks=1).meta_step(maml, [task], [0], update=ignore))
+        ['meta_loss']
     """
 
     def meta_step(

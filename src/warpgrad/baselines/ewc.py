@@ -57,6 +57,11 @@ class OnlineEWC:
     stepper = OnlineEWC(adaptation, strength=100.0, ends=range(20, 100, 20))
     point = stepper.start()
     point = stepper.step(point).after
+
+    Example:
+        >>> ewc = baselines.OnlineEWC(wg.Adaptation(learner, wg.SGD(0.1), task, key=0), strength=10.0, ends=[2])
+        >>> [point.k for point in Trajectory(ewc, steps=3).points()]
+        [0, 1, 2, 3]
     """
 
     def __init__(

@@ -25,7 +25,13 @@ _HEADS = "heads"
 
 
 class MultiHeaded(nn.Module):
-    """A body and one linear head per task; `forward(x, head=i)` goes through the i-th."""
+    """A body and one linear head per task; `forward(x, head=i)` goes through the i-th.
+
+    Example:
+        >>> net = baselines.MultiHeaded(nn.Linear(2, 4), [nn.Linear(4, 1) for _ in range(3)])
+        >>> tuple(net(torch.rand(5, 2), head=2).shape)
+        (5, 1)
+    """
 
     def __init__(self, body: nn.Module, heads: Iterable[nn.Module]) -> None:
         super().__init__()
@@ -41,7 +47,13 @@ class MultiHeaded(nn.Module):
 
 
 class HeadedTask(Task):
-    """A task seen by a multi-headed model: the same batches and losses, always through the head of this task."""
+    """A task seen by a multi-headed model: the same batches and losses, always through the head of this task.
+
+    Example:
+        >>> headed = [baselines.HeadedTask(task, place) for place in range(3)]
+        >>> headed[1].head
+        1
+    """
 
     def __init__(self, task: Task, head: int) -> None:
         self.task = task
@@ -81,6 +93,11 @@ class JointTraining(Algorithm):
     loss of its own task alone, so its step size does not depend on how many others there are.
 
     The tasks are `HeadedTask`s, the model a `MultiHeaded` in a learner with `allow_unused=True`.
+
+    Example:
+        >>> joint = baselines.JointTraining(steps=10, tasks=3, averaged=True)
+        >>> joint.averaged
+        True
     """
 
     def __init__(self, *, steps: int, tasks: int, averaged: bool = False) -> None:

@@ -31,7 +31,12 @@ from warpgrad.tensors import Tensors, gradients, leaves
 
 @dataclass(frozen=True)
 class KFAC:
-    """Settings. The task loss must be the mean over examples of −log p(y | model output)."""
+    """Settings. The task loss must be the mean over examples of −log p(y | model output).
+
+    Example:
+        >>> baselines.KFAC(lr=0.1, likelihood="gaussian", damping=0.1).invert_every
+        5
+    """
 
     lr: float
     """α, for every parameter."""
@@ -66,6 +71,12 @@ class KFACAdaptation(Adaptation):
 
     Other parameters (batch-norm) keep their gradient. The factors are part of the point's state, so a trajectory can be
     taken up anywhere. The inverses are recomputed in the first step and then every `invert_every`.
+
+    Example:
+        >>> settings = baselines.KFAC(lr=0.1, likelihood="gaussian")
+        >>> kfac = baselines.KFACAdaptation(learner, task, key=0, settings=settings)
+        >>> kfac.step(kfac.start()).after.k
+        1
     """
 
     def __init__(self, learner: Learner, task: Task, key: int, settings: KFAC) -> None:

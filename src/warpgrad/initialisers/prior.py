@@ -22,6 +22,11 @@ class GaussianPrior(Initialiser):
     Reparameterised: g_μ = g and g_{log σ} = g ∘ ε ∘ σ, where g is the gradient that C gives for the start drawn.
 
         GaussianPrior(Reptile(), std=0.01)
+
+    Example:
+        >>> prior = wg.GaussianPrior(wg.Reptile(), std=0.01)
+        >>> sorted(wg.Method(learner, wg.SGD(0.1), None, prior).parameters("prior")) == sorted(learner.learned)
+        True
     """
 
     def __init__(self, objective: Initialiser, *, std: float = 0.01) -> None:

@@ -25,7 +25,12 @@ OMNIGLOT_ORDER: tuple[BlockPart, ...] = ("pool", "norm", "activation")
 def conv_block(
     in_channels: int, out_channels: int, *, order: Sequence[BlockPart] = FEW_SHOT_ORDER, stride: int = 1
 ) -> nn.Sequential:
-    """A 3×3 convolution, then batch-norm, ReLU and 2×2 max-pooling, those of them that `order` names."""
+    """A 3×3 convolution, then batch-norm, ReLU and 2×2 max-pooling, those of them that `order` names.
+
+    Example:
+        >>> tuple(layers.conv_block(3, 8)(torch.rand(2, 3, 8, 8)).shape)
+        (2, 8, 4, 4)
+    """
     parts: dict[str, Callable[[], nn.Module]] = {
         "norm": lambda: nn.BatchNorm2d(out_channels),
         "activation": nn.ReLU,
@@ -68,6 +73,11 @@ def warp_convnet(
         warp: Makes the warp of a width; None gives the plain network, whose θ has the same names.
         warp_blocks: How many blocks, from the first, belong to φ themselves and have no warp after them
             (1 in the few-shot networks of App. H).
+
+    Example:
+        >>> net = layers.warp_convnet(1, 20, widths=(8, 8))
+        >>> tuple(net(torch.rand(2, 1, 28, 28)).shape), len(wg.Learner(net).phi)
+        ((2, 20), 4)
     """
     if not widths:
         raise WarpgradError("warp_convnet(widths=()): name the channels of at least one block.")
@@ -96,6 +106,10 @@ def warp_residual_block(in_channels: int, out_channels: int, *, stride: int = 1)
 
     The conv block, the shortcut (a 1×1 convolution where the shape changes) and the norm after the sum are
     task layers; the convolution and the norm at the end of the branch are warp.
+
+    Example:
+        >>> tuple(layers.warp_residual_block(4, 8, stride=2)(torch.rand(2, 4, 8, 8)).shape)
+        (2, 8, 4, 4)
     """
     branch = nn.Sequential(
         OrderedDict(
@@ -113,6 +127,10 @@ def warp_resnet(in_channels: int, outputs: int, *, widths: Sequence[int] = (64, 
     """A task conv block, a `warp_residual_block` for each width, mean pooling and a linear task head.
 
     Every block whose width differs from the one before it halves the image. Any image size.
+
+    Example:
+        >>> tuple(layers.warp_resnet(3, 10, widths=(4, 8))(torch.rand(2, 3, 16, 16)).shape)
+        (2, 10)
     """
     if not widths:
         raise WarpgradError("warp_resnet(widths=()): name the channels of at least one block.")

@@ -27,6 +27,11 @@ def identity_(module: M) -> M:
 
     Warning: zero in the last layer of a branch means that the layers before it get their first gradient
     after the last one has moved.
+
+    Example:
+        >>> h = torch.rand(2, 4)
+        >>> torch.equal(layers.identity_(layers.feed_forward_warp(4))(h), h)
+        True
     """
     with torch.no_grad():
         _identity(module)

@@ -28,6 +28,11 @@ class WarpLSTM(nn.Module):
 
     The state is (h, c), each (2 · pairs, batch, hidden), in the order task, warp, task, warp, … The linear
     task head of the figure is the user's own: what reads the outputs differs from problem to problem.
+
+    Example:
+        >>> outputs, state = layers.WarpLSTM(3, 5)(torch.rand(7, 2, 3))
+        >>> tuple(outputs.shape), tuple(state[0].shape)
+        ((7, 2, 5), (2, 2, 5))
     """
 
     def __init__(
@@ -82,7 +87,13 @@ _LINEAR_MAPS = {"rnn": 1, "lstm": 4}
 
 
 class HyperState(NamedTuple):
-    """What is carried from step to step."""
+    """What is carried from step to step.
+
+    Example:
+        >>> state = layers.WarpHyperCell(3, 5, context_size=4).initial_state(torch.rand(2, 3))
+        >>> tuple(state.task[0].shape), tuple(state.meta[0].shape)
+        ((2, 5), (2, 4))
+    """
 
     task: tuple[Tensor, ...]
     """(h,) of a task RNN, (h, memory) of a task LSTM; each (batch, hidden)."""
@@ -94,6 +105,11 @@ class WarpHyperCell(nn.Module):
     """One time step: `h, state = cell(x, state)`, with `state=None` at the beginning (all zeros).
 
     θ has the names and the initialisation of `nn.RNNCell` (or `nn.LSTMCell`), with one bias instead of two.
+
+    Example:
+        >>> h, state = layers.WarpHyperCell(3, 5)(torch.rand(2, 3))
+        >>> tuple(h.shape)
+        (2, 5)
     """
 
     def __init__(
@@ -169,6 +185,11 @@ class WarpHyperNetwork(nn.Module):
 
     Inputs are (time, batch, feature), or (batch, time, feature) with `batch_first`; outputs are every h_t.
     Steps taken one at a time with `network.cell` give the same numbers.
+
+    Example:
+        >>> outputs, state = layers.WarpHyperNetwork(layers.WarpHyperCell(3, 5))(torch.rand(7, 2, 3))
+        >>> tuple(outputs.shape)
+        (7, 2, 5)
     """
 
     def __init__(self, cell: WarpHyperCell, *, batch_first: bool = False) -> None:

@@ -42,6 +42,12 @@ def keep_variance_(module: M, inputs: Tensor) -> M:
 
     Warning: zero in the last layer of a residual branch means that the layers before it get their first gradient
     after the last one has moved.
+
+    Example:
+        >>> h = torch.rand(100, 4)
+        >>> warped = layers.keep_variance_(nn.Linear(4, 4), h)(h)
+        >>> bool((warped.square().mean() / h.square().mean() - 1).abs() < 1e-3)
+        True
     """
     with torch.no_grad():
         scaled = _prepared(module)

@@ -42,6 +42,11 @@ class Forward:
 
     Buffers pass from call to call within one loss and are read from `buffers` afterwards; the tensors
     that were bound are never written to. With a key, the n-th call always draws the same dropout masks.
+
+    Example:
+        >>> forward = learner.bind(learner.theta0, learner.buffers())
+        >>> torch.equal(forward(x), model(x))
+        True
     """
 
     def __init__(
@@ -96,6 +101,11 @@ class Learner(Generic[M_co]):
 
     Warning: the module is used, not copied, and its parameters are updated by meta-training. Use
     `adapted(...)` (or `warpgrad.adapt`) for a module of its own.
+
+    Example:
+        >>> learner = wg.Learner(model, warp="2", start={"3": "zero"})
+        >>> sorted(learner.phi), learner.starts["3.weight"]
+        (['2.bias', '2.weight'], 'zero')
     """
 
     def __init__(

@@ -34,6 +34,11 @@ def Warp(module: M) -> M:  # noqa: N802 - stands among layers, reads as one
     """Mark `module` as a warp-layer ω: all its parameters belong to φ. Returns the very same module.
 
     The mark is an attribute, not a wrapper, so parameter names, checkpoints and the class stay as they were.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(2, 4), wg.Warp(nn.Linear(4, 4)), nn.Linear(4, 1))
+        >>> sorted(wg.Learner(net).phi)
+        ['1.bias', '1.weight']
     """
     if not isinstance(module, nn.Module):
         raise WarpgradError(f"Warp(...) marks an nn.Module, not a {type(module).__name__}.")
@@ -42,7 +47,13 @@ def Warp(module: M) -> M:  # noqa: N802 - stands among layers, reads as one
 
 
 def Adaptable(module: M) -> M:  # noqa: N802 - stands among layers, reads as one
-    """Mark `module` as a task layer: its parameters belong to θ even inside a warp, for the nearest mark decides."""
+    """Mark `module` as a task layer: its parameters belong to θ even inside a warp, for the nearest mark decides.
+
+    Example:
+        >>> net = wg.Warp(nn.Sequential(nn.Linear(2, 2), wg.Adaptable(nn.Linear(2, 1))))
+        >>> sorted(wg.Learner(net).theta0)
+        ['1.bias', '1.weight']
+    """
     setattr(module, _MARK, False)
     return module
 

@@ -17,6 +17,11 @@ class SGD(Rule):
 
     The conventions are those of `torch.optim.SGD`. Inside an objective the incoming m is a constant; the
     part of m' that this step's gradient contributes is differentiated.
+
+    Example:
+        >>> rule = wg.SGD(0.1, momentum=0.9, nesterov=True)
+        >>> sorted(rule.init({"w": torch.zeros(2)}))
+        ['momentum/w']
     """
 
     elementwise = True
@@ -74,6 +79,11 @@ class Adam(Rule):
     Warning: a tiny ε makes the exact objective's second-order term enormous where gradients are near 0
     (the step is almost a sign function there). ε = 1e-8 is the usual value for plain adaptation; raise it when
     you meta-learn through it.
+
+    Example:
+        >>> rule = wg.Adam(0.01, eps=1e-3)
+        >>> sorted(rule.init({"w": torch.zeros(2)}))
+        ['mean/w', 'square/w', 'step']
     """
 
     def __init__(
@@ -131,6 +141,11 @@ class Clip(Rule):
 
     The norm is that of all task parameters together. Clipping is part of the rule, so the exact
     objective differentiates through it.
+
+    Example:
+        >>> theta, slope = {"w": torch.zeros(1)}, {"w": torch.tensor([5.0])}
+        >>> wg.Clip(wg.SGD(1.0), norm=2.0).update(slope, {}, theta, {})[0]
+        {'w': tensor([-2.])}
     """
 
     def __init__(self, rule: Rule, *, norm: float | None = None, value: float | None = None) -> None:

@@ -12,7 +12,13 @@ from warpgrad.errors import WarpgradError
 
 @dataclass
 class EarlyStopping:
-    """Stop when a validation metric has not improved for `patience` validations; keep the best parameters."""
+    """Stop when a validation metric has not improved for `patience` validations; keep the best parameters.
+
+    Example:
+        >>> stopping = wg.EarlyStopping("loss", patience=2)
+        >>> [stopping.observe({"loss": loss}) for loss in (1.0, 0.5, 0.6, 0.7)], stopping.stop
+        ([True, True, False, False], True)
+    """
 
     metric: str
     """Name in what the validation function returns."""

@@ -88,6 +88,13 @@ def meta_train(
         checkpoint_seconds: Time between checkpoints; 0 for one at every meta-step.
         tensorboard: Also write TensorBoard events below the run directory.
         progress: Show progress on stderr.
+
+    Example:
+        >>> method = wg.Method(learner, wg.SGD(0.1), wg.Exact(), wg.Leap())
+        >>> records = wg.meta_train(
+        ...     method, family, algorithm=wg.Online(steps=3, tasks=2), optimiser=adam, meta_steps=2)
+        >>> len(records)
+        2
     """
     if meta_steps < 1:
         raise WarpgradError(f"meta_steps={meta_steps}: meta-training needs at least 1 meta-step.")

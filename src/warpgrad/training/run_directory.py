@@ -31,7 +31,14 @@ EXTENDABLE = "meta_steps"
 
 
 class RunDirectory:
-    """One run on disk, open for writing by one process at a time."""
+    """One run on disk, open for writing by one process at a time.
+
+    Example:
+        >>> run = training.RunDirectory(folder / "mine", {"seed": 0})
+        >>> run.begin_metrics(offset=0), run.saved()
+        ([], [])
+        >>> run.close()
+    """
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, fresh: bool = False, ranks: Ranks = ALONE) -> None:
         """Create the directory, or take up the run in it.
