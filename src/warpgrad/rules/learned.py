@@ -110,7 +110,7 @@ class MaskedSGD(Rule):
         >>> rule = rules.MaskedSGD(0.1, {"w": "noise"}, temperature=0.5)
         >>> rule.prepare({"w": torch.zeros(3, 2), "noise": torch.zeros(3)})
         >>> {name: tuple(value.shape) for name, value in rule.meta.items()}
-        {'w': (3,)}
+        {'noise': (3,)}
     """
 
     def __init__(self, lr: float, masks: Mapping[str, str], *, temperature: float = 0.5) -> None:

@@ -25,6 +25,7 @@ class Task(ABC):
     Example:
         >>> class Quadratic(wg.Task):
         ...     def adapt_batch(self, k): return torch.ones(4, 2)
+        ...     meta_batch = adapt_batch
         ...     def loss(self, forward, batch): return forward(batch).square().mean()
         >>> fitted = wg.adapt(learner, Quadratic(), rule=wg.SGD(0.1), steps=3)
     """
@@ -80,7 +81,7 @@ class TaskFamily(ABC):
     Example:
         >>> class Lines(wg.TaskFamily):
         ...     def sample(self, seed): return wg.SupervisedTask(x, seed % 7 * x[:, :1], F.mse_loss)
-        >>> len(Lines().meta_batch(key=0, count=4))
+        >>> len(Lines().meta_batch(0, 4))
         4
     """
 

@@ -121,7 +121,7 @@ class TaskList(TaskFamily):
     is shorter than the meta-batch.
 
     Example:
-        >>> len(wg.TaskList([task, task, task]).meta_batch(key=0, count=2))
+        >>> len(wg.TaskList([task, task, task]).meta_batch(0, 2))
         2
     """
 
