@@ -42,6 +42,12 @@ class NonFiniteError(WarpgradError):
     exit_code: ClassVar[int] = 3
 
 
+def refuse_if(condition: object, message: str) -> None:
+    """Raise the error with this sentence where an argument cannot be used: the checks of a constructor, one a line."""
+    if condition:
+        raise WarpgradError(message)
+
+
 @contextmanager
 def naming_extras() -> Iterator[None]:
     """Where something that the block imports is missing because an extra is not installed, say how to install it."""

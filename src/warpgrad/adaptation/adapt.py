@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.adaptation.trajectory import Trajectory
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.keys import fold, isolated_rng
 from warpgrad.model.learner import Learner
 from warpgrad.rules.base import Rule
@@ -82,10 +82,8 @@ def adapt(
         >>> type(fitted).__name__, tuple(fitted(x).shape)
         ('Sequential', (8, 1))
     """
-    if test_every is not None and not curve:
-        raise WarpgradError("test_every is about the learning curve: pass curve=True too.")
-    if test_every is not None and test_every < 1:
-        raise WarpgradError(f"test_every={test_every}: test after at least 1 step.")
+    refuse_if(test_every is not None and not curve, "test_every is about the learning curve: pass curve=True too.")
+    refuse_if(test_every is not None and test_every < 1, f"test_every={test_every}: test after at least 1 step.")
     adaptation = Adaptation(learner, rule, task, key)
     record = LearningCurve()
     with isolated_rng(learner.device), learner.modes_kept(), torch.enable_grad():

@@ -12,7 +12,7 @@ from warpgrad.adaptation.trajectory import Segment
 from warpgrad.algorithms.engines import Engine, EngineChoice
 from warpgrad.algorithms.method import MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 
@@ -84,12 +84,9 @@ class Algorithm(ABC):
             chunk: At most this many tasks or points are stacked at once; bounds memory.
         """
         self.steps = check_steps(steps)
-        if tasks < 1:
-            raise WarpgradError(f"tasks={tasks}: a meta-step needs at least 1 task.")
-        if chunk < 1:
-            raise WarpgradError(f"chunk={chunk}: at least 1 task must be evaluated at once.")
-        if reduction not in ("mean", "sum"):
-            raise WarpgradError(f"reduction={reduction!r} is unknown; choose mean or sum.")
+        refuse_if(tasks < 1, f"tasks={tasks}: a meta-step needs at least 1 task.")
+        refuse_if(chunk < 1, f"chunk={chunk}: at least 1 task must be evaluated at once.")
+        refuse_if(reduction not in ("mean", "sum"), f"reduction={reduction!r} is unknown; choose mean or sum.")
         self.tasks = tasks
         self.reduction = reduction
         self.engine = EngineChoice(engine, chunk)

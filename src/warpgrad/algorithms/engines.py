@@ -6,6 +6,7 @@ stack's numbers were compared with the loop's once; otherwise the loop, with a l
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,8 +22,7 @@ from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.adaptation.traced import TracedAdaptation, TracedGraphs
 from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.algorithms.method import Method
-from warpgrad.errors import WarpgradError
-from warpgrad.model.learner import Forward
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.tasks.base import Batch, Task
 from warpgrad.tensors import flattened, leaves, refilled
 
@@ -39,8 +39,7 @@ class EngineChoice:
     """Turns a meta-batch into adaptations, one per task or one per stack."""
 
     def __init__(self, engine: Engine, chunk: int) -> None:
-        if engine not in ENGINES:
-            raise WarpgradError(f"engine={engine!r} is unknown; choose one of {', '.join(ENGINES)}.")
+        refuse_if(engine not in ENGINES, f"engine={engine!r} is unknown; choose one of {', '.join(ENGINES)}.")
         self.engine = engine
         self.chunk = chunk
         self._checked: bool | None = None
@@ -114,7 +113,7 @@ def why_not_stackable(
     """Why these tasks must not be stacked, and what was raised; None where they may be."""
     try:
         with _in_double(method):
-            return _difference(method, [_InDouble(task) for task in tasks], keys, _doubled)
+            return _difference(method, [_doubled_task(task) for task in tasks], keys, _doubled)
     except FAILURES:
         pass  # a model that computes with other tensors than its own and the batch's has a precision of its own
     try:
@@ -167,28 +166,12 @@ def _doubled(tree: T) -> T:
     return doubled
 
 
-class _InDouble(Task):
-    """A task with its batches in double precision."""
+def _doubled_task(task: Task) -> Task:
+    """A copy of a task with its batches in double precision."""
+    own = copy.copy(task)
+    vars(own).update({name: _doubling(getattr(task, name)) for name in ("adapt_batch", "meta_batch")})
+    return own
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.name, self.steps, self.stack_key = task.name, task.steps, task.stack_key
 
-    @property
-    def one_loss(self) -> bool:
-        return self.task.one_loss
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.task, name)  # what an objective of the user's own asks its tasks for
-
-    def adapt_batch(self, k: int) -> Batch:
-        return _doubled(self.task.adapt_batch(k))
-
-    def meta_batch(self, k: int) -> Batch:
-        return _doubled(self.task.meta_batch(k))
-
-    def loss(self, forward: Forward, batch: Batch) -> Tensor:
-        return self.task.loss(forward, batch)
-
-    def meta_loss(self, forward: Forward, batch: Batch) -> Tensor:
-        return self.task.meta_loss(forward, batch)
+def _doubling(draw: Callable[[int], Batch]) -> Callable[[int], Batch]:
+    return lambda k: _doubled(draw(k))

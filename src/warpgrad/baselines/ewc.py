@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.func import jacrev, vmap
 
 from warpgrad.adaptation.base import Adaptation, Point, Transition
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.rules import SGD
 from warpgrad.tensors import Tensors, detached
 
@@ -84,10 +84,14 @@ class OnlineEWC:
         rule = adaptation.rule
         if not isinstance(rule, SGD) or rule.momentum or rule.weight_decay or rule.meta:
             raise WarpgradError("OnlineEWC takes plain gradient steps: give it SGD(lr) and nothing else.")
-        if strength < 0 or not 0 <= decay <= 1:
-            raise WarpgradError(f"OnlineEWC(strength={strength}, decay={decay}): λ must be ≥ 0 and γ within [0, 1].")
-        if likelihood not in ("gaussian", "categorical"):
-            raise WarpgradError(f"likelihood={likelihood!r} is unknown; choose gaussian or categorical.")
+        refuse_if(
+            strength < 0 or not 0 <= decay <= 1,
+            f"OnlineEWC(strength={strength}, decay={decay}): λ must be ≥ 0 and γ within [0, 1].",
+        )
+        refuse_if(
+            likelihood not in ("gaussian", "categorical"),
+            f"likelihood={likelihood!r} is unknown; choose gaussian or categorical.",
+        )
         self.adaptation = adaptation
         self.strength, self.decay = strength, decay
         self.ends = tuple(sorted(set(ends)))

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.model.partition import Warp
 
 
@@ -148,10 +148,14 @@ def convolutional_warp(
         >>> tuple(warp(torch.rand(2, 4, 6, 6)).shape)
         (2, 4, 6, 6)
     """
-    if kernel_size < 1 or kernel_size % 2 == 0:
-        raise WarpgradError(f"convolutional_warp(kernel_size={kernel_size}): the kernel size must be odd.")
-    if film is not None and hidden is None:
-        raise WarpgradError("convolutional_warp(film=...) stands between two convolutions: give hidden= too.")
+    refuse_if(
+        kernel_size < 1 or kernel_size % 2 == 0,
+        f"convolutional_warp(kernel_size={kernel_size}): the kernel size must be odd.",
+    )
+    refuse_if(
+        film is not None and hidden is None,
+        "convolutional_warp(film=...) stands between two convolutions: give hidden= too.",
+    )
 
     def convolution(inputs: int, outputs: int) -> nn.Module:
         # A bias in front of batch-norm would be removed by it again.

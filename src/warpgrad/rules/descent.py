@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.rules.base import Learned, Rule, descend, part, safe_sqrt
 from warpgrad.tensors import Tensors
 
@@ -36,12 +36,9 @@ class SGD(Rule):
     ) -> None:
         super().__init__()
         self.lr = self._scalar("lr", lr)
-        if not 0 <= momentum < 1:
-            raise WarpgradError(f"SGD(momentum={momentum}): momentum must be at least 0 and below 1.")
-        if nesterov and momentum == 0:
-            raise WarpgradError("SGD(nesterov=True) needs momentum > 0.")
-        if weight_decay < 0:
-            raise WarpgradError(f"SGD(weight_decay={weight_decay}): weight decay cannot be negative.")
+        refuse_if(not 0 <= momentum < 1, f"SGD(momentum={momentum}): momentum must be at least 0 and below 1.")
+        refuse_if(nesterov and momentum == 0, "SGD(nesterov=True) needs momentum > 0.")
+        refuse_if(weight_decay < 0, f"SGD(weight_decay={weight_decay}): weight decay cannot be negative.")
         self.momentum = momentum
         self.nesterov = nesterov
         self.weight_decay = weight_decay
@@ -96,10 +93,10 @@ class Adam(Rule):
     ) -> None:
         super().__init__()
         self.lr = self._scalar("lr", lr)
-        if not all(0 <= beta < 1 for beta in betas):
-            raise WarpgradError(f"Adam(betas={betas}): both must be at least 0 and below 1.")
-        if not eps > 0:
-            raise WarpgradError(f"Adam(eps={eps}): eps must be greater than 0.")
+        refuse_if(
+            not all(0 <= beta < 1 for beta in betas), f"Adam(betas={betas}): both must be at least 0 and below 1."
+        )
+        refuse_if(not eps > 0, f"Adam(eps={eps}): eps must be greater than 0.")
         self.betas = betas
         self.eps = eps
         self.weight_decay = weight_decay

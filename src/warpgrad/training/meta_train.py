@@ -22,7 +22,7 @@ import torch
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser, OptimiserFactory, ScheduleFactory
 from warpgrad.algorithms.method import Method, ParameterGroup
-from warpgrad.errors import WarpgradError, naming_extras
+from warpgrad.errors import WarpgradError, naming_extras, refuse_if
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.keys import isolated_rng
 from warpgrad.model.learner import Learner
@@ -96,14 +96,13 @@ def meta_train(
         >>> len(records)
         2
     """
-    if meta_steps < 1:
-        raise WarpgradError(f"meta_steps={meta_steps}: meta-training needs at least 1 meta-step.")
-    if validate_every < 1:
-        raise WarpgradError(f"validate_every={validate_every}: validate after at least 1 meta-step.")
-    if test_every < 1:
-        raise WarpgradError(f"test_every={test_every}: test after at least 1 meta-step.")
-    if early_stopping is not None and validate is None:
-        raise WarpgradError("early stopping needs validate=, a function that scores the learner.")
+    refuse_if(meta_steps < 1, f"meta_steps={meta_steps}: meta-training needs at least 1 meta-step.")
+    refuse_if(validate_every < 1, f"validate_every={validate_every}: validate after at least 1 meta-step.")
+    refuse_if(test_every < 1, f"test_every={test_every}: test after at least 1 meta-step.")
+    refuse_if(
+        early_stopping is not None and validate is None,
+        "early stopping needs validate=, a function that scores the learner.",
+    )
     if run is None and (tensorboard or fresh):
         raise WarpgradError("tensorboard and fresh need a run directory: pass run=.")
     learner = method.learner if isinstance(method, Method) else method

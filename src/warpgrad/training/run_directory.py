@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.io import locked, read_json, remove_partial, write_json, writing
 from warpgrad.training import checkpoint
 from warpgrad.training.distributed import several
@@ -47,10 +47,10 @@ class RunDirectory:
             fresh: Delete what an earlier run left.
             ranks: The processes that work on this run, of which this one writes.
         """
-        if several() and ranks.size == 1:
-            raise WarpgradError(
-                "this method meta-learns nothing that several processes could share; run it without torchrun."
-            )
+        refuse_if(
+            several() and ranks.size == 1,
+            "this method meta-learns nothing that several processes could share; run it without torchrun.",
+        )
         self.path = path
         self.checkpoints = path / "checkpoints"
         with writing(path):
@@ -112,10 +112,7 @@ class RunDirectory:
 
     def saved(self) -> list[Path]:
         """Checkpoints of meta-steps, oldest first."""
-        return sorted(self.checkpoints.glob("step-*.safetensors"))
-
-    def summarise(self, summary: Mapping[str, Any]) -> None:
-        write_json(self.path / "summary.json", summary)
+        return saved_checkpoints(self.path)
 
     def close(self) -> None:
         if self._metrics is not None:
@@ -157,9 +154,14 @@ class RunDirectory:
                 )
 
 
+def saved_checkpoints(path: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    return sorted((path / "checkpoints").glob("step-*.safetensors"))
+
+
 def newest_checkpoint(path: Path) -> Path:
     """The last checkpoint of a run that is not open for writing."""
-    saved = sorted((path / "checkpoints").glob("step-*.safetensors"))
+    saved = saved_checkpoints(path)
     if not saved:
         raise WarpgradError(f"{path} has no checkpoint; run it first with 'warpgrad run'.")
     return saved[-1]

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from warpgrad.algorithms import Online, Unrolled
+from warpgrad.algorithms import Online, Unrolled, warp_maml
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import OptimiserFactory
 from warpgrad.algorithms.method import Method, ParameterGroup
@@ -18,13 +18,12 @@ from warpgrad.data.store import ImageStore
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.few_shot.config import DATA, FewShotConfig
 from warpgrad.experiments.networks import Shape, begun_as, keyed, side_of
-from warpgrad.initialisers import FOMAML, MAML, Initialiser, Reptile
+from warpgrad.initialisers import FOMAML, Initialiser, Reptile
 from warpgrad.layers import FEW_SHOT_ORDER, warp_convnet
 from warpgrad.layers.baselines import CONTEXT, MASK, cavia_net, t_net
 from warpgrad.layers.warps import convolutional_warp
 from warpgrad.model.learner import Learner
 from warpgrad.model.partition import Selector, StartPolicy
-from warpgrad.objectives import Exact
 from warpgrad.rules import SGD
 from warpgrad.rules.base import Rule
 from warpgrad.rules.learned import MaskedSGD, MetaCurvature, MetaSGD
@@ -48,7 +47,7 @@ def recipe(config: FewShotConfig, shape: Shape, *, fresh_head: bool = False) -> 
     match config.method:
         case "warp-maml":
             learner = _learner(config, warped_network(config, shape), start=start)
-            return Recipe(Method(learner, descent, Exact(), MAML()), online)
+            return Recipe(warp_maml(learner, descent), online)
         case "fomaml" | "reptile":
             initialiser: Initialiser = FOMAML() if config.method == "fomaml" else Reptile()
             return Recipe(Method(_learner(config, plain, warp=(), start=start), descent, None, initialiser), online)

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from warpgrad.algorithms import Online
+from warpgrad.algorithms import Online, warp_leap
 from warpgrad.algorithms.meta_optimiser import OptimiserFactory
 from warpgrad.algorithms.method import Method, ParameterGroup
 from warpgrad.errors import WarpgradError
@@ -30,7 +30,7 @@ def method_of(config: MultiShotConfig, shape: Shape, *, fresh_head: bool = False
     match config.method:
         case "warp-leap":
             objective = Exact() if config.objective == "exact" else Approximate()
-            return Method(_learner(config, warped_network(config, shape), start), rule, objective, Leap())
+            return warp_leap(_learner(config, warped_network(config, shape), start), rule, objective)
         case "leap" | "reptile":
             initialiser: Initialiser = Leap() if config.method == "leap" else Reptile()
             return Method(_learner(config, network(config, shape), start), rule, None, initialiser)
