@@ -78,10 +78,7 @@ class Leap(Initialiser):
             stabilise: Use −|ΔL| for ΔL, so that a step on which a noisy loss went up does not push uphill.
         """
         super().__init__()
-        self.loss = loss
-        self.norm = norm
-        self.stabilise = stabilise
-        self.needs_next_loss = loss
+        self.loss, self.norm, self.stabilise, self.needs_next_loss = loss, norm, stabilise, loss
 
     def wants_segment(self, k: int) -> bool:
         del k

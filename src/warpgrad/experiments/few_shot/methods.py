@@ -40,14 +40,13 @@ class Recipe:
 def recipe(config: FewShotConfig, shape: Shape, *, fresh_head: bool = False) -> Recipe:
     """How a method is meta-trained; with `fresh_head`, how it is used where its head does not fit."""
     start: dict[str, StartPolicy] = {"head": "fresh"} if fresh_head else {}
-    plain = network(config, shape)
     online = Online(steps=config.steps, tasks=config.meta_batch)
-    unrolled = Unrolled(steps=config.steps, tasks=config.meta_batch)
     descent = SGD(config.alpha)
+    if config.method == "warp-maml":
+        return Recipe(warp_maml(_learner(config, warped_network(config, shape), start=start), descent), online)
+    plain = network(config, shape)
+    unrolled = Unrolled(steps=config.steps, tasks=config.meta_batch)
     match config.method:
-        case "warp-maml":
-            learner = _learner(config, warped_network(config, shape), start=start)
-            return Recipe(warp_maml(learner, descent), online)
         case "fomaml" | "reptile":
             initialiser: Initialiser = FOMAML() if config.method == "fomaml" else Reptile()
             return Recipe(Method(_learner(config, plain, warp=(), start=start), descent, None, initialiser), online)
