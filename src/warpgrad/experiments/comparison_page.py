@@ -15,7 +15,6 @@ from warpgrad.experiments.comparison import difference, estimate
 from warpgrad.report import (
     Block,
     Column,
-    Figure,
     Gallery,
     Mark,
     Note,
@@ -212,15 +211,18 @@ def _learning_curves(
             )
             for group in groups
         ]
-        image = curves(
-            series,
-            x_label="step of adaptation",
-            y_label=f"accuracy on {held_out}, %",
-            title=title,
-            marks=marks,
-            size=(7.2, 4.4),
+        figures.append(
+            curves(
+                series,
+                x_label="step of adaptation",
+                y_label=f"accuracy on {held_out}, %",
+                title=title,
+                marks=marks,
+                size=(7.2, 4.4),
+                alt=", ".join(filter(None, [alt, title])) + ".",
+                caption=caption,
+            )
         )
-        figures.append(Figure(image, ", ".join(filter(None, [alt, title])) + ".", caption))
     return Section("Learning curves", figures)
 
 

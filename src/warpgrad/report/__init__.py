@@ -15,7 +15,7 @@ from warpgrad.report.blocks import (
     Tile,
     Tiles,
 )
-from warpgrad.report.charts import Mark, Reference, Series, curves
+from warpgrad.report.charts import Line, Mark, Panel, Reference, Series, Span, curves, panels
 from warpgrad.report.figures import appearances, canvas, house_style, save
 from warpgrad.report.metric_curves import metric_figures
 from warpgrad.report.overview import run_page
@@ -39,14 +39,17 @@ __all__ = [
     "Interval",
     "Items",
     "KeyValues",
+    "Line",
     "Mark",
     "Note",
     "Page",
+    "Panel",
     "Paragraph",
     "Reference",
     "Run",
     "Section",
     "Series",
+    "Span",
     "Table",
     "Tile",
     "Tiles",
@@ -60,6 +63,7 @@ __all__ = [
     "mean_interval",
     "metric_figures",
     "paired_difference",
+    "panels",
     "repetition",
     "run_page",
     "save",

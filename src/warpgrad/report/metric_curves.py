@@ -76,12 +76,20 @@ def _figure(metric: str, groups: Mapping[str, Sequence[Run]], *, against_time: b
     if not series:
         return None
     axis = "processor minutes" if against_time else "meta-steps"
-    image = curves(series, x_label=axis, y_label="", title=metric, log_y=_spans_decades(series), size=(4.3, 3.1))
     names = [one.name for one in series]
     caption = [_band(metric, sizes)]
     for text, whose in remarks.items():
         caption.append(f"{text}." if whose == names else f"{', '.join(whose)}: {text}.")
-    return Figure(image, f"{metric} against {axis} for {', '.join(names)}.", " ".join(caption))
+    return curves(
+        series,
+        x_label=axis,
+        y_label="",
+        title=metric,
+        log_y=_spans_decades(series),
+        size=(4.3, 3.1),
+        alt=f"{metric} against {axis} for {', '.join(names)}.",
+        caption=" ".join(caption),
+    )
 
 
 def _band(metric: str, sizes: Sequence[int]) -> str:

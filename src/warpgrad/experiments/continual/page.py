@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from numpy.typing import NDArray
 
 from warpgrad.analysis.forgetting import SCORES
 from warpgrad.experiments.base import Group
@@ -32,70 +30,83 @@ from warpgrad.report import (
     Column,
     Figure,
     Gallery,
+    Line,
     Note,
     Page,
+    Panel,
     Paragraph,
     Reference,
     Section,
     Series,
+    Span,
     Table,
     Value,
     curves,
+    panels,
 )
-from warpgrad.report.figures import PALETTE, canvas, house_style, save
+from warpgrad.report.figures import PALETTE
 from warpgrad.report.tables import Best, Cell
 
 TRUTH, BEFORE, AFTER = "#111111", "#009e73", "#c1272d"
 
 
-def breakdown(evaluations: Sequence[Mapping[str, Any]], steps_per_subtask: int) -> bytes:
+def breakdown(group: Group) -> Figure:
     """Average log-loss of each sub-task against steps, in both orders; thin before a sub-task is learned."""
-    with house_style():
-        figure = canvas(9.0, 3.6)
-        first: Axes | None = None
-        for place, order in enumerate(ORDERS):
-            axes = figure.add_subplot(1, 2, place + 1, sharey=first)
-            first = first or axes
-            found = [evaluation["orders"][order] for evaluation in evaluations]
-            levels = 10.0 ** np.mean([one["curves"][LOG_LOSS] for one in found], axis=0)
-            _breakdown_panel(axes, found[0]["steps"], levels, found[0]["order"], steps_per_subtask)
-            axes.set(yscale="log", xlabel="step", title=f"order {', '.join(map(str, found[0]['order']))}")
-            axes.set_ylabel("average log-loss" if place == 0 else "")
-        handles = [(line, line.get_label()) for line in figure.axes[0].get_lines() if line.get_linewidth() > 1.0]
-        lines, labels = zip(*sorted(handles, key=lambda pair: str(pair[1])), strict=True)
-        figure.legend(lines, labels, loc="outside lower center", ncols=len(labels))
-        return save(figure)
+    length = group.runs[0].config["steps_per_subtask"]
+    row: list[Panel] = []
+    for order in ORDERS:
+        found = [evaluation["orders"][order] for evaluation in group.evaluations]
+        levels = 10.0 ** np.mean([one["curves"][LOG_LOSS] for one in found], axis=0)
+        steps = np.asarray(found[0]["steps"])
+        lines, spans = [], []
+        for stage, subtask in enumerate(found[0]["order"]):
+            begin, colour = stage * length, PALETTE[subtask % len(PALETTE)]
+            before, after = steps <= begin, steps >= begin
+            lines += [
+                Line(np.c_[steps, levels[:, stage]][before], colour, width=0.6, alpha=0.6),
+                Line(np.c_[steps, levels[:, stage]][after], colour, width=1.9),
+            ]
+            spans.append(Span(begin, begin + length, colour, 0.06))
+        y_label = "" if row else "average log-loss"
+        row.append(Panel(lines, _order(found[0]), x_label="step", y_label=y_label, log_y=True, spans=spans))
+    subtasks = sorted(group.evaluations[0]["orders"][ORDERS[0]]["order"])
+    return panels(
+        [row],
+        size=(9.0, 3.6),
+        shared=True,
+        legend=[Line([], PALETTE[subtask % len(PALETTE)], f"sub-task {subtask}") for subtask in subtasks],
+        alt=f"Average log-loss of every sub-task against steps for {group.label}.",
+        caption=f"{group.label}: each sub-task's loss; shaded while it is learned, thin before.",
+    )
 
 
-def _breakdown_panel(
-    axes: Axes, steps: Sequence[int], levels: NDArray[np.float64], order: Sequence[int], steps_per_subtask: int
-) -> None:
-    at = np.asarray(steps)
-    for stage, subtask in enumerate(order):
-        begin = stage * steps_per_subtask
-        colour = PALETTE[subtask % len(PALETTE)]
-        axes.plot(at[at <= begin], levels[at <= begin, stage], color=colour, linewidth=0.6, alpha=0.6)
-        axes.plot(at[at >= begin], levels[at >= begin, stage], color=colour, label=f"sub-task {subtask}")
-        axes.axvspan(begin, begin + steps_per_subtask, color=colour, alpha=0.06, linewidth=0)
-
-
-def predictions(evaluation: Mapping[str, Any]) -> bytes:
+def predictions(group: Group) -> Figure:
     """One held-out sine task: rows are its sub-tasks as they are learned, columns the two orders."""
-    with house_style():
-        subtasks = len(evaluation["orders"][ORDERS[0]]["order"])
-        figure = canvas(7.2, 1.35 * subtasks)
-        for column, order in enumerate(ORDERS):
-            found = evaluation["orders"][order]
-            kept = found["prediction"]
-            for row, subtask in enumerate(found["order"]):
-                axes = figure.add_subplot(subtasks, 2, 2 * row + column + 1)
-                axes.axvspan(*kept["intervals"][subtask], color="#8a929b", alpha=0.16, linewidth=0)
-                axes.plot(kept["x"], kept["target"], color=TRUTH, linewidth=1.2)
-                axes.plot(kept["x"], kept["outputs"][row], color=BEFORE, linewidth=1.2, linestyle="--")
-                axes.plot(kept["x"], kept["outputs"][row + 1], color=AFTER, linewidth=1.2)
-                if row == 0:
-                    axes.set_title(f"order {', '.join(map(str, found['order']))}")
-        return save(figure)
+    orders = [group.evaluations[0]["orders"][order] for order in ORDERS]
+    rows = [[_prediction(found, stage) for found in orders] for stage in range(len(orders[0]["order"]))]
+    return panels(
+        rows,
+        size=(7.2, 1.35 * len(rows)),
+        alt=f"Predictions of {group.label} on one held-out task, after each sub-task.",
+        caption=f"{group.label}, the first held-out task of seed {group.runs[0].seed}; not chosen. Black: the target. "
+        "Dashed green: before the sub-task of that row. Red: after it. Shaded: where its data lie.",
+    )
+
+
+def _prediction(found: Mapping[str, Any], stage: int) -> Panel:
+    kept = found["prediction"]
+    x, outputs = kept["x"], kept["outputs"]
+    lines = [
+        Line(np.c_[x, kept["target"]], TRUTH),
+        Line(np.c_[x, outputs[stage]], BEFORE, dash="--"),
+        Line(np.c_[x, outputs[stage + 1]], AFTER),
+    ]
+    low, high = kept["intervals"][found["order"][stage]]
+    return Panel(lines, "" if stage else _order(found), spans=[Span(low, high, "#8a929b", 0.16)])
+
+
+def _order(found: Mapping[str, Any]) -> str:
+    return f"order {', '.join(map(str, found['order']))}"
 
 
 WORDS = {"sequential": "in the order of meta-training", "shuffled": "in another order"}
@@ -104,11 +115,12 @@ WORDS = {"sequential": "in the order of meta-training", "shuffled": "in another 
 def build_page(groups: Sequence[Group], title: str) -> Page:
     groups = named(groups)
     config = groups[0].runs[0].config
-    sections = [*_ours(groups), _levels(groups), _claims(groups), _curves(groups), _breakdowns(groups)]
+    sections = [*_ours(groups), _levels(groups), _claims(groups), _curves(groups)]
+    sections.append(Section("By sub-task", [breakdown(group) for group in groups]))
     if meta_trained := [group for group in groups if _validated(group)]:
         sections.append(_against_meta_steps(meta_trained))
     if config["family"] == "sine":
-        sections.append(_predictions(groups))
+        sections.append(Section("Predictions as sub-tasks come", [predictions(group) for group in groups]))
     sizes = (
         f"{config['test_tasks']} {config['split']} tasks each, {config['subtasks']} sub-tasks × "
         f"{config['steps_per_subtask']} steps"
@@ -201,29 +213,20 @@ def _curves(groups: Sequence[Group]) -> Section:
             # 10 to the average log-loss: the paper's average, readable on a logarithmic axis.
             levels = 10.0 ** np.array([one["log_seen"] for one in found])
             series.append(Series.quartiles(group.label, found[0]["steps"], levels))
-        image = curves(
-            series,
-            x_label="step",
-            y_label="average log-loss, seen sub-tasks",
-            log_y=True,
-            references=references if any(map(is_printed, groups)) else (),
-            size=(5.4, 4.0),
+        figures.append(
+            curves(
+                series,
+                x_label="step",
+                y_label="average log-loss, seen sub-tasks",
+                log_y=True,
+                references=references if any(map(is_printed, groups)) else (),
+                size=(5.4, 4.0),
+                alt=f"Average log-loss against steps, {order}, for every method.",
+                caption=f"Current and earlier sub-tasks, learned {WORDS[order]}; mean of the log-loss over held-out "
+                "tasks.",
+            )
         )
-        caption = f"Current and earlier sub-tasks, learned {WORDS[order]}; mean of the log-loss over held-out tasks."
-        figures.append(Figure(image, f"Average log-loss against steps, {order}, for every method.", caption))
     return Section("Loss against step", [Gallery(figures)])
-
-
-def _breakdowns(groups: Sequence[Group]) -> Section:
-    figures: list[Block] = [
-        Figure(
-            breakdown(group.evaluations, group.runs[0].config["steps_per_subtask"]),
-            f"Average log-loss of every sub-task against steps for {group.label}.",
-            f"{group.label}: each sub-task's loss; shaded while it is learned, thin before.",
-        )
-        for group in groups
-    ]
-    return Section("By sub-task", figures)
 
 
 def _validated(group: Group) -> list[int]:
@@ -250,23 +253,16 @@ def _against_meta_steps(groups: Sequence[Group]) -> Section:
                 series.append(
                     Series.quartiles(f"{group.label}: {TITLES[score]}", [step + 1 for step in steps], samples)
                 )
-        image = curves(
-            series, x_label="meta-step", y_label="average log-loss", log_y=True, size=(5.4, 4.0),
-        )  # fmt: skip
-        caption = f"{tasks} validation tasks learned {WORDS[order]}, as the warp is meta-learned; mean of the log-loss."
-        alt = f"Loss on new and on earlier sub-tasks of validation tasks against meta-steps, {order}."
-        figures.append(Figure(image, alt, caption))
-    return Section("Loss against meta-steps", [Gallery(figures)])
-
-
-def _predictions(groups: Sequence[Group]) -> Section:
-    figures: list[Block] = [
-        Figure(
-            predictions(group.evaluations[0]),
-            f"Predictions of {group.label} on one held-out task, after each sub-task.",
-            f"{group.label}, the first held-out task of seed {group.runs[0].seed}; not chosen. Black: the target. "
-            "Dashed green: before the sub-task of that row. Red: after it. Shaded: where its data lie.",
+        figures.append(
+            curves(
+                series,
+                x_label="meta-step",
+                y_label="average log-loss",
+                log_y=True,
+                size=(5.4, 4.0),
+                alt=f"Loss on new and on earlier sub-tasks of validation tasks against meta-steps, {order}.",
+                caption=f"{tasks} validation tasks learned {WORDS[order]}, as the warp is meta-learned; mean of the "
+                "log-loss.",
+            )
         )
-        for group in groups
-    ]
-    return Section("Predictions as sub-tasks come", figures)
+    return Section("Loss against meta-steps", [Gallery(figures)])

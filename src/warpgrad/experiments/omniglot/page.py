@@ -17,7 +17,6 @@ from warpgrad.experiments.omniglot.methods import DRAWN
 from warpgrad.experiments.omniglot.results import batches_of
 from warpgrad.report import (
     Column,
-    Figure,
     Gallery,
     Page,
     Paragraph,
@@ -159,12 +158,15 @@ def _tasks_axis(groups: Sequence[Group], batches: Sequence[int]) -> list[Section
             for count, group in found.items()
             if measure.startswith("accuracy") and group.paper is not None and count == max(found)
         ]
-        image = curves(series, x_label="meta-training tasks", y_label=label, references=papers, size=(5.4, 3.8))
         figures.append(
-            Figure(
-                image,
-                f"{label} against the number of meta-training tasks.",
-                "Bands: 95 % intervals, where there are four seeds or more.",
+            curves(
+                series,
+                x_label="meta-training tasks",
+                y_label=label,
+                references=papers,
+                size=(5.4, 3.8),
+                alt=f"{label} against the number of meta-training tasks.",
+                caption="Bands: 95 % intervals, where there are four seeds or more.",
             )
         )
     return [Section("Number of meta-training tasks", [Gallery(figures)])]
@@ -188,8 +190,7 @@ def _on_the_way(groups: Sequence[Group], batches: Sequence[int]) -> list[Section
             by_time.append(dataclasses.replace(curve, x=hours))
         for series, against in ((by_step, "meta-steps"), (by_time, "processor hours of meta-training")):
             label = f"validation accuracy, batch {batch}, %"
-            image = curves(series, x_label=against, y_label=label, size=(5.4, 3.8))
-            figures.append(Figure(image, f"{label} against {against}."))
+            figures.append(curves(series, x_label=against, y_label=label, size=(5.4, 3.8)))
     words = Paragraph(
         "Means over a few alphabets that are in neither meta-training nor the test; bands are 95 % intervals over "
         "meta-seeds, where there are four or more. Nothing is chosen by them: the weights are the last ones."
@@ -259,15 +260,17 @@ def _activations(groups: Sequence[Group], batches: Sequence[int]) -> list[Sectio
                     for layer in layers
                 ]
             for series, against in ((by_layer, "warp-layer"), (by_step, "step of adaptation")):
-                image = curves(
-                    series,
-                    x_label=against,
-                    y_label=label,
-                    title=group.label,
-                    references=[Reference("", 0.0)],
-                    size=(4.8, 3.6),
+                figures.append(
+                    curves(
+                        series,
+                        x_label=against,
+                        y_label=label,
+                        title=group.label,
+                        references=[Reference("", 0.0)],
+                        size=(4.8, 3.6),
+                        alt=f"{label} against the {against}, {group.label}.",
+                    )
                 )
-                figures.append(Figure(image, f"{label} against the {against}, {group.label}."))
     if not figures:
         return []
     words = Paragraph(

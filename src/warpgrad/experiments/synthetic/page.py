@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Canvas
-from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -41,8 +38,10 @@ from warpgrad.report import (
     Column,
     Figure,
     Gallery,
+    Line,
     Note,
     Page,
+    Panel,
     Paragraph,
     Section,
     Series,
@@ -51,11 +50,15 @@ from warpgrad.report import (
     Tiles,
     Value,
     curves,
+    panels,
 )
 from warpgrad.report.figures import canvas, house_style, save
 from warpgrad.report.tables import Cell
 from warpgrad.statistics.estimates import Difference
 from warpgrad.statistics.formatting import between, number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
 
 COLOURS = {"sgd_tuned": "#111111", "adam_tuned": "#b35900", "warp": "#d6007f"}
 """The columns that are drawn."""
@@ -101,49 +104,43 @@ def redrawn(evaluation: Mapping[str, Any], config: SyntheticConfig) -> tuple[nn.
     return omega, found
 
 
-def descents(shown: Sequence[Example], labels: Mapping[str, str]) -> bytes:
+def descents(shown: Sequence[Example], labels: Mapping[str, str], *, alt: str, caption: str) -> Figure:
     """A row for each surface: contours and all descents, a column for each method; `labels` says what it is called."""
-    with house_style():
-        figure = canvas(2.5 * len(labels), 2.5 * len(shown) + 0.6)
-        for row, example in enumerate(shown):
-            for column, (name, label) in enumerate(labels.items()):
-                axes = figure.add_subplot(len(shown), len(labels), row * len(labels) + column + 1)
-                _descents_panel(axes, example, name)
-                if row == 0:
-                    axes.set_title(label, loc="center", color=COLOURS[name])
-        white = {"linestyle": "", "marker": "o", "color": "white", "markeredgecolor": "black"}
-        keys = [
-            Line2D([], [], **white, markersize=4, label="x0"),  # type: ignore[arg-type]
-            Line2D([], [], color=COLOURS["warp"], linestyle=":", label="x0 moved to Ω(x0)"),
-            Line2D([], [], linestyle="", marker="*", markersize=9, color="#666666", label="after the last step"),
-            Line2D([], [], linestyle="", marker="x", color="black", label="minimum"),
-        ]
-        figure.legend(handles=keys, loc="outside lower center", ncols=len(keys))
-        return save(figure)
+    rows = [
+        [_descents_panel(example, name, "" if row else label) for name, label in labels.items()]
+        for row, example in enumerate(shown)
+    ]
+    legend = [
+        Line([], "white", "x0", dash="", marker="o", marker_size=4, marker_edge="black"),
+        Line([], COLOURS["warp"], "x0 moved to Ω(x0)", dash=":"),
+        Line([], "#666666", "after the last step", dash="", marker="*", marker_size=9),
+        Line([], "black", "minimum", dash="", marker="x"),
+    ]
+    return panels(rows, size=(2.5 * len(labels), 2.5 * len(shown) + 0.6), legend=legend, alt=alt, caption=caption)
 
 
-def _descents_panel(axes: Axes, example: Example, name: str) -> None:
+def _descents_panel(example: Example, name: str, title: str) -> Panel:
     grid, colour, paths = _grid(), COLOURS[name], example.paths[name]
-    heights = surface(grid, example.coefficients).numpy()
-    x, y = grid[..., 0].numpy(), grid[..., 1].numpy()
-    axes.contourf(x, y, heights, levels=24, cmap="Blues_r", alpha=0.9)
-    axes.contour(x, y, heights, levels=12, colors="white", linewidths=0.4, alpha=0.7, linestyles="solid")
+    heights = surface(grid, example.coefficients)
+    lines = []
     for start, path in zip(example.starts, paths.swapaxes(0, 1), strict=True):
-        axes.plot(*path.T, color="white", linewidth=2.6, alpha=0.75)
-        axes.plot(*path.T, color=colour, linewidth=1.4)
-        axes.plot(*np.stack([start, path[0]]).T, color=colour, linewidth=1.2, linestyle=":")
-    axes.plot(*example.starts.T, "o", color="white", markeredgecolor="black", markersize=3.6, markeredgewidth=0.8)
+        lines += [
+            Line(path, "white", width=2.6, alpha=0.75),
+            Line(path, colour, width=1.4),
+            Line(np.stack([start, path[0]]), colour, dash=":"),
+        ]
     (points,) = minima(example.coefficients[None])
-    axes.plot(*points.numpy().T, "x", color="black", markersize=6, markeredgewidth=1.3, zorder=5)
-    axes.plot(*paths[-1].T, "*", color=colour, markeredgecolor="white", markersize=9, markeredgewidth=0.6, zorder=6)
-    axes.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), xticks=[], yticks=[], aspect="equal")
+    lines += [
+        Line(example.starts, "white", dash="", marker="o", marker_size=3.6, marker_edge="black"),
+        Line(points.numpy(), "black", dash="", marker="x", marker_size=6),
+        Line(paths[-1], colour, dash="", marker="*", marker_size=9, marker_edge="white"),
+    ]
     mean = f"mean loss {example.final[name]:.2f}".replace("-", "−")
-    axes.text(0.03, 0.03, mean, transform=axes.transAxes, fontsize=7.5, zorder=8,
-              bbox={"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 1.5})  # fmt: skip
-    axes.grid(visible=False)
+    contours = (grid[..., 0].numpy(), grid[..., 1].numpy(), heights.numpy())
+    return Panel(lines, title, colour, mean, contours=contours, plane=True, edge=EDGE)
 
 
-def surfaces_3d(omega: nn.Module, shown: Sequence[Example]) -> bytes:
+def surfaces_3d(omega: nn.Module, shown: Sequence[Example], *, alt: str, caption: str) -> Figure:
     """Top: WarpGrad on the surface as Ω makes it look from θ-space; bottom: gradient descent on the native one; both
     from the same numbers, θ0 = x0."""
     with house_style():
@@ -151,7 +148,7 @@ def surfaces_3d(omega: nn.Module, shown: Sequence[Example]) -> bytes:
         for place, example in enumerate(shown):
             _surface_3d(figure, (2, len(shown), place + 1), omega, example)
             _surface_3d(figure, (2, len(shown), len(shown) + place + 1), None, example)
-        return save(figure)
+        return Figure(save(figure), alt, caption)
 
 
 def _surface_3d(figure: Canvas, where: tuple[int, int, int], omega: nn.Module | None, example: Example) -> None:
@@ -167,38 +164,29 @@ def _surface_3d(figure: Canvas, where: tuple[int, int, int], omega: nn.Module | 
         drawn = places if omega is None else example.theta
         # What leaves the square would be drawn beside the surface.
         kept = (np.abs(drawn[:, start]) <= EDGE).all(axis=1)
-        _path_3d(axes, drawn[kept, start], lifted[kept, start], COLOURS[name])
+        path, colour = (*drawn[kept, start].T, lifted[kept, start]), COLOURS[name]
+        axes.plot(*path, color=colour, linewidth=1.2, zorder=5)
+        axes.scatter(*(value[:1] for value in path), color=colour, s=8, zorder=6)
+        axes.scatter(*(value[-1:] for value in path), color=colour, s=24, marker="*", zorder=6)
     axes.set_title(title, fontsize=8)
     axes.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), xticks=[-3, 0, 3], yticks=[-3, 0, 3])
     axes.tick_params(labelsize=6, pad=-2)
     axes.view_init(elev=42, azim=-60)
 
 
-def _path_3d(axes: object, path: Places, heights: NDArray[np.float64], colour: str) -> None:
-    axes.plot(*path.T, heights, color=colour, linewidth=1.2, zorder=5)  # type: ignore[attr-defined]
-    axes.scatter(*path[:1].T, heights[:1], color=colour, s=8, zorder=6)  # type: ignore[attr-defined]
-    axes.scatter(*path[-1:].T, heights[-1:], color=colour, s=24, marker="*", zorder=6)  # type: ignore[attr-defined]
-
-
-def warped_grid(omega: nn.Module) -> bytes:
+def warped_grid(omega: nn.Module, *, alt: str, caption: str) -> Figure:
     """A square grid of θ's, and where Ω takes it."""
-    lines = torch.linspace(-EDGE, EDGE, 25)
     fine = torch.linspace(-EDGE, EDGE, 200)
-    square = EDGE * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1], [-1, -1]])
-    with house_style():
-        figure = canvas(7.6, 4.2)
-        first: Axes | None = None
-        for place, (title, image) in enumerate((("θ", nn.Identity()), ("Ω(θ)", omega))):
-            axes = figure.add_subplot(1, 2, place + 1, sharex=first, sharey=first)
-            first = first or axes
-            for value in lines:
-                across, along = value.expand(len(fine)), fine
-                for path, colour in (((across, along), "#0072b2"), ((along, across), "#c1272d")):
-                    axes.plot(*image(torch.stack(path, -1)).numpy().T, color=colour, linewidth=0.7)
-            axes.plot(*square.T, color="#8a929b", linewidth=1.2, linestyle="--")
-            axes.set(title=title, aspect="equal")
-            axes.grid(visible=False)
-        return save(figure)
+    corners = EDGE * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1], [-1, -1]])
+    row = []
+    for title, image in (("θ", nn.Identity()), ("Ω(θ)", omega)):
+        lines = [Line(corners, "#8a929b", dash="--")]
+        for value in torch.linspace(-EDGE, EDGE, 25):
+            across = value.expand(len(fine))
+            for path, colour in (((across, fine), "#0072b2"), ((fine, across), "#c1272d")):
+                lines.append(Line(image(torch.stack(path, -1)).numpy(), colour, width=0.7))
+        row.append(Panel(lines, title, plane=True))
+    return panels([row], size=(7.6, 4.2), shared=True, alt=alt, caption=caption)
 
 
 def _grid() -> Tensor:
@@ -299,9 +287,15 @@ def _curves(group: Group) -> Section:
         Series.mean(name, steps, [evaluation["curves"][key] for evaluation in group.evaluations])
         for key, name in names(group).items()
     ]
-    image = curves(series, x_label="step", y_label="mean loss on held-out surfaces", size=(7.2, 4.4))
-    caption = "Mean loss over all held-out surfaces and starts; bands are 95 % intervals over meta-seeds."
-    return Section("Loss against step", [Figure(image, "Loss against step for every method.", caption)])
+    figure = curves(
+        series,
+        x_label="step",
+        y_label="mean loss on held-out surfaces",
+        size=(7.2, 4.4),
+        alt="Loss against step for every method.",
+        caption="Mean loss over all held-out surfaces and starts; bands are 95 % intervals over meta-seeds.",
+    )
+    return Section("Loss against step", [figure])
 
 
 def _smoothness(group: Group) -> Section:
@@ -337,26 +331,29 @@ def _pictures(group: Group) -> list[Section]:
         f"{run.seed} that have a minimum, in the order they were drawn, with all their starts."
     )
     figures: list[Block] = [
-        Figure(
-            descents(shown[begin : begin + SHOWN], labels),
-            "Contours of held-out surfaces, a row each, with the descents of gradient descent, Adam and WarpGrad.",
-            words,
+        descents(
+            shown[begin : begin + SHOWN],
+            labels,
+            alt="Contours of held-out surfaces, a row each, with the descents of gradient descent, Adam and WarpGrad.",
+            caption=words,
         )
         for begin in range(0, len(shown), SHOWN)
     ]
     if shown:
         figures.append(
-            Figure(
-                surfaces_3d(omega, shown[:SHOWN]),
-                "Surfaces in 3-D: WarpGrad on the warped ones above, gradient descent on the native ones below.",
-                "The first of the surfaces above, with the same starts. Above: WarpGrad descends f(Ω(θ)). Below: "
-                "gradient descent at its best step size descends f(x).",
+            surfaces_3d(
+                omega,
+                shown[:SHOWN],
+                alt="Surfaces in 3-D: WarpGrad on the warped ones above, gradient descent on the native ones below.",
+                caption="The first of the surfaces above, with the same starts. Above: WarpGrad descends f(Ω(θ)). "
+                "Below: gradient descent at its best step size descends f(x).",
             )
         )
-    warp = Figure(
-        warped_grid(omega),
-        "A square grid and its image under Ω.",
-        f"Left: a square grid of θ's. Right: where the Ω of seed {run.seed} takes it. Dashed: the square of starts.",
+    warp = warped_grid(
+        omega,
+        alt="A square grid and its image under Ω.",
+        caption=f"Left: a square grid of θ's. Right: where the Ω of seed {run.seed} takes it. Dashed: the square of "
+        "starts.",
     )
     return [Section("Surfaces and descents", figures), Section("What the warp does to the plane", [Gallery([warp])])]
 
