@@ -20,8 +20,11 @@ import torch
 
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.experiments.base import C, Execution, Experiment
+from warpgrad.experiments.methods import Recipe
 from warpgrad.io import read_json, write_json
+from warpgrad.tasks.base import TaskFamily
 from warpgrad.training.distributed import RankLostError, joined
+from warpgrad.training.meta_train import meta_train
 from warpgrad.training.run_directory import RunDirectory
 from warpgrad.version import __version__
 
@@ -32,26 +35,37 @@ def settings(experiment: Experiment[C], config: C) -> dict[str, Any]:
     return {"experiment": experiment.name, **values}
 
 
-def kept(experiment: Experiment[C], config: C, execution: Execution) -> dict[str, Any]:
-    """What every run hands to `meta_train` beside its parts: the seed, and where and how it is kept."""
-    return {
-        "seed": config.seed,
-        "run": execution.directory,
-        "config": settings(experiment, config),
-        "fresh": execution.fresh,
-        "tensorboard": execution.tensorboard,
-        "progress": execution.progress,
-    }
+def meta_trained(
+    experiment: Experiment[C], config: C, execution: Execution, recipe: Recipe, tasks: TaskFamily, **scores: Any
+) -> int:
+    """Meta-train into the run directory, or take up the run there; returns the meta-steps done.
 
-
-def without_meta_training(experiment: Experiment[C], config: C, execution: Execution) -> int:
-    """A run of a method that learns nothing across tasks: a run directory with no meta-steps in it."""
-    directory = RunDirectory(execution.directory, settings(experiment, config), fresh=execution.fresh)
-    try:
-        directory.begin_metrics(0)
-    finally:
-        directory.close()
-    return 0
+    `scores` are what `meta_train` is to measure on the way: `validate`, `test`, `early_stopping` and how often.
+    """
+    every = settings(experiment, config)
+    if recipe.schedule is not None and not execution.fresh:
+        check_length(every["meta_steps"], execution.directory)
+    method = recipe.method
+    records = meta_train(
+        method.learner,
+        tasks,
+        algorithm=recipe.algorithm,
+        rule=method.rule,
+        objective=method.objective,
+        initialiser=method.initialiser,
+        optimiser=recipe.optimiser,
+        clip=recipe.clip,
+        schedule=recipe.schedule,
+        meta_steps=every["meta_steps"],
+        seed=config.seed,
+        run=execution.directory,
+        config=every,
+        fresh=execution.fresh,
+        tensorboard=execution.tensorboard,
+        progress=execution.progress,
+        **scores,
+    )
+    return len(records)
 
 
 def check_length(meta_steps: int, directory: Path) -> None:
@@ -63,6 +77,16 @@ def check_length(meta_steps: int, directory: Path) -> None:
             f"the run in {directory} was planned for {planned} meta-steps and its schedule ends there: it cannot be "
             f"carried on to {meta_steps}; choose another directory, or --meta-schedule constant from the start."
         )
+
+
+def without_meta_training(experiment: Experiment[C], config: C, execution: Execution) -> int:
+    """A run of a method that learns nothing across tasks: a run directory with no meta-steps in it."""
+    directory = RunDirectory(execution.directory, settings(experiment, config), fresh=execution.fresh)
+    try:
+        directory.begin_metrics(0)
+    finally:
+        directory.close()
+    return 0
 
 
 def default_directory(experiment: Experiment[C], config: C, root: Path = Path("runs")) -> Path:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 _DOTTED = (0, (2, 2))
-_GREY = "#59616b"
+_GREY, _BLACK = "#59616b", "#1c2127"
 FEW = 12
 """So many points are shown one by one."""
 
@@ -131,7 +131,7 @@ class Panel:
 
     lines: Sequence[Line]
     title: str = ""
-    title_colour: str | None = None
+    title_colour: str = _BLACK
     note: str = ""
     """A few words in the lower left corner."""
     x_label: str = ""
@@ -197,7 +197,7 @@ def curves(
             if mark.height is None:
                 _label(axes, mark.label, (mark.value, 0.0), ("data", "axes fraction"), (4, 4))
             else:
-                axes.plot([mark.value], [mark.height], marker="*", color="#1c2127", markersize=9, linestyle="none")
+                axes.plot([mark.value], [mark.height], marker="*", color=_BLACK, markersize=9, linestyle="none")
                 _label(axes, mark.label, (mark.value, mark.height), ("data", "data"), (-6, 6), align="right")
         if log_x:
             axes.set_xscale("log", nonpositive="clip")

@@ -87,6 +87,7 @@ def _place(name: str) -> tuple[int, int]:
 def house_style() -> Iterator[None]:
     """Settings for figures made inside the block, and restored after it."""
     import matplotlib as mpl
+    from cycler import cycler
 
     settings: dict[Any, Any] = {
         # It comes with matplotlib and has the paper's Greek: figures are the same on every machine.
@@ -96,7 +97,7 @@ def house_style() -> Iterator[None]:
         "axes.labelcolor": "#3d454e",
         "axes.edgecolor": "#8a929b",
         "axes.linewidth": 0.8,
-        "axes.prop_cycle": mpl.cycler(color=PALETTE),
+        "axes.prop_cycle": cycler(color=PALETTE),
         "axes.titlesize": 10,
         "axes.titleweight": "bold",
         "axes.titlelocation": "left",

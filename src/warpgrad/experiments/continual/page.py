@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from warpgrad.analysis.forgetting import SCORES
-from warpgrad.experiments.base import Group
+from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison_page import experiment_page
 from warpgrad.experiments.continual.config import departures
 from warpgrad.experiments.continual.evaluation import LOG_LOSS, ORDERS
@@ -266,3 +266,27 @@ def _against_meta_steps(groups: Sequence[Group]) -> Section:
             )
         )
     return Section("Loss against meta-steps", [Gallery(figures)])
+
+
+def result_lines(groups: Sequence[Group]) -> Lines:
+    """The table for the terminal: levels of every method, then what the others lose against WarpGrad; where a row is as
+    printed, the paper's levels."""
+    groups = named(groups)
+    rows = []
+    for measure in measures(groups):
+        for order in ORDERS:
+            for group in groups:
+                cells = [estimate(group, order, measure, score).cell() for score in SCORES]
+                rows.append([f"{group.label}, {order}, {measure}", *cells])
+    reference = reference_of(groups)
+    for order in ORDERS:
+        for group in groups:
+            if reference is not None and group is not reference:
+                cells = [difference(group, reference, order, "loss", score).cell() for score in SCORES]
+                rows.append([f"{group.label} − {reference.label}, {order}, loss", *cells])
+                share = beyond_share(reference, group, order).cell()
+                label = f"{reference.label} − {SHARE:g} × {group.label}, {order}, loss"
+                rows.append([label, *(share if score == "old" else "" for score in SCORES)])
+    for measure in ("loss", LOG_LOSS) if any(map(is_printed, groups)) else ():
+        rows.append([f"the paper, {measure}", *(stated(measure, score) or "" for score in SCORES)])
+    return ["method, order, measure", *(TITLES[score] for score in SCORES)], rows

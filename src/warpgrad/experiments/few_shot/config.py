@@ -292,14 +292,12 @@ TABLES: tuple[Table, ...] = (
 )
 
 
-class FewShotDeclaration(Declaration[FewShotConfig]):
-    name = NAME
-    section = "§4.1, App. H"
-    summary = "few-shot classification, 5 steps"
-    methods = METHODS
-    presets: Mapping[str, FewShotConfig] = PRESETS
-    tables = TABLES
-    spaces = SPACES
-
-
-DECLARATION = FewShotDeclaration()
+DECLARATION = Declaration(
+    name=NAME,
+    section="§4.1, App. H",
+    summary="few-shot classification, 5 steps",
+    methods=METHODS,
+    presets=PRESETS,
+    tables=TABLES,
+    spaces=SPACES,
+)

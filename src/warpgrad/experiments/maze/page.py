@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from warpgrad.experiments.base import Group
+from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison import distinct
 from warpgrad.experiments.comparison_page import experiment_page
 from warpgrad.experiments.maze.results import (
@@ -178,3 +178,30 @@ def _films(groups: Sequence[Group]) -> Section:
         alt = f"Ways of {group.label} to the goal of one episode."
         blocks.append(film_strip(maze, evaluation["film"], alt=alt, caption=caption))
     return Section("One episode", blocks)
+
+
+def result_lines(groups: Sequence[Group]) -> Lines:
+    """The table for the terminal."""
+    groups = distinct(groups)
+    baseline = baseline_of(groups)
+    header = [
+        "agent",
+        "updates",
+        "return [95 % interval]",
+        "state reset at every step",
+        "first find | later finds",
+        "size of θ",
+    ]
+    rows = []
+    for group in groups:
+        first, later = (metric(group, name) for name in ("steps/first_find", "steps/later_finds"))
+        times = " | ".join("–" if value is None else f"{value:.1f}" for value in (first, later))
+        row = [group.label, updates_of(group), mean_of(group).cell(1), mean_of(group, "forgetting").cell(1), times]
+        row.append(f"{metric(group, 'parameters/task'):.0f}")
+        if baseline is not None:
+            against = None if group is baseline else over_baseline(group, baseline)
+            row.append("" if against is None else against.cell(1))
+        rows.append(row)
+    for which, label in REFERENCES.items():
+        rows.append([label, "", mean_of(groups[0], which).cell(1), *[""] * (len(rows[0]) - 3)])
+    return [*header, f"over {baseline.label}"] if baseline is not None else header, rows

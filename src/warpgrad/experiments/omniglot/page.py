@@ -1,5 +1,5 @@
-"""The page of the alphabets experiment: accuracies beside the paper's, curves, path lengths, activations, scores on the
-way."""
+"""What is shown of the alphabets experiment, at every test batch: accuracies beside the paper's, curves, path lengths,
+activations, scores on the way."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from warpgrad.experiments.base import Group
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments import comparison
+from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison import data_of, distinct, edge_winners, estimate, trials_of
 from warpgrad.experiments.comparison_page import Measure, comparison_page
 from warpgrad.experiments.omniglot.methods import DRAWN
-from warpgrad.experiments.omniglot.results import batches_of
 from warpgrad.report import (
     Column,
     Gallery,
@@ -291,3 +292,20 @@ def _interval_series(name: str, found: dict[int, Group], measure: str) -> Series
     low = np.array([item.interval.low for item in estimates])
     high = np.array([item.interval.high for item in estimates])
     return Series(name, x, centre, low, high)
+
+
+def batches_of(groups: Sequence[Group]) -> list[int]:
+    """The batch sizes at which all runs were tested."""
+    tested = [evaluation["test_batch"] for group in groups for evaluation in group.evaluations]
+    common = [batch for batch in tested[0] if all(batch in others for others in tested)]
+    if not common:
+        raise WarpgradError(
+            "these runs were tested at different batch sizes, so there is nothing to compare: test them at the same "
+            "ones with 'warpgrad evaluate RUN --test-batch …'."
+        )
+    return common
+
+
+def result_lines(groups: Sequence[Group]) -> Lines:
+    titles = {f"accuracy_{batch}": f"accuracy % at batch {batch} [95 % interval]" for batch in batches_of(groups)}
+    return comparison.result_lines(groups, titles=titles)

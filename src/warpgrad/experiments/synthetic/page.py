@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from warpgrad.experiments.base import Group
+from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison_page import experiment_page
 from warpgrad.experiments.synthetic.config import SyntheticConfig, tuned_lr
 from warpgrad.experiments.synthetic.evaluation import descend
@@ -383,3 +383,45 @@ def _search(groups: Sequence[Group]) -> Section:
             Table(columns, rows, "Over the same surfaces and starts."),
         ],
     )
+
+
+def result_lines(groups: Sequence[Group]) -> Lines:
+    """The table for the terminal: all columns of every group, or one line for every setting of a search."""
+    if is_search(groups):
+        return _search_lines(groups)
+    rows = []
+    for group in groups:
+        rows += [[group.label, "", ""]] if len(groups) > 1 else []
+        rows += [
+            [name, final_loss(group, key).cell(), f"{fraction_reached(group, key).mean:.1%}"]
+            for key, name in names(group).items()
+        ]
+        rows += [[f"{item.label} (loss lower by)", advantage(group, item).cell(), ""] for item in comparisons(group)]
+        rows += curvature_lines(group)
+    for other in groups[1:]:
+        found = between_groups(groups[0], other)
+        rows += [[f"{other.label} (loss lower than {groups[0].label} by)", found.cell(), ""]] if found else []
+    steps = " and ".join(dict.fromkeys(str(settings_of(group).steps) for group in groups))
+    return [f"after {steps} steps", "loss [95 % interval]", "reached a minimum"], rows
+
+
+def curvature_lines(group: Group) -> list[list[str]]:
+    """Largest curvatures along the paths, and how they compare."""
+    if "warp" not in names(group):
+        return []
+    rows = [
+        [f"{names(group)[column]}: largest curvature {words}", curvature(group, column, space).cell(), ""]
+        for column, space, words in MET
+    ]
+    return rows + [[f"largest curvature: {item.label} by", smoothness(group, item).cell(), ""] for item in SMOOTHER]
+
+
+def _search_lines(groups: Sequence[Group]) -> Lines:
+    rows = []
+    for group in groups:
+        known = names(group)
+        cells = [
+            advantage(group, item).cell() if item.better in known and item.worse in known else "" for item in HEADLINES
+        ]
+        rows.append([group.label, final_loss(group, "warp" if "warp" in known else "plain").cell(), *cells])
+    return ["setting", "loss [95 % interval]", *(item.label for item in HEADLINES)], rows
