@@ -33,7 +33,7 @@ from warpgrad.experiments.continual.evaluation import (
     validation,
 )
 from warpgrad.experiments.continual.experiment import Continual
-from warpgrad.experiments.continual.methods import build, family, trained
+from warpgrad.experiments.continual.methods import build, family, recipe, trained
 from warpgrad.experiments.continual.page import result_lines
 from warpgrad.experiments.continual.results import beyond_share, difference
 from warpgrad.experiments.reproduction import cells
@@ -286,8 +286,8 @@ def test_a_run_as_printed_that_was_stopped_ends_with_the_same_numbers(tmp_path: 
 def test_a_run_whose_schedule_has_an_end_is_not_carried_on(tmp_path: Path) -> None:
     run(tiny(meta_steps=2, meta_schedule="cosine"), tmp_path / "run")
     rates = torch.optim.lr_scheduler.CosineAnnealingLR
-    assert recipe(tiny(meta_steps=7, meta_schedule="cosine")).schedule.keywords == {"T_max": 7}  # type: ignore[union-attr]
-    assert recipe(tiny(meta_steps=7, meta_schedule="cosine")).schedule.func is rates  # type: ignore[union-attr]
+    schedule = recipe(tiny(meta_steps=7, meta_schedule="cosine")).schedule
+    assert (schedule.func, schedule.keywords) == (rates, {"T_max": 7})  # type: ignore[union-attr]
     with pytest.raises(wg.WarpgradError, match="planned for 2 meta-steps"):
         run(tiny(meta_steps=3, meta_schedule="cosine"), tmp_path / "run")
     run(tiny(meta_steps=2, meta_schedule="cosine"), tmp_path / "run")
