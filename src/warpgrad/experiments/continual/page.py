@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,8 @@ from warpgrad.report import (
     panels,
 )
 from warpgrad.report.figures import PALETTE
-from warpgrad.report.tables import Best, Cell
+from warpgrad.report.metric_curves import recorded
+from warpgrad.report.tables import Cell
 
 TRUTH, BEFORE, AFTER = "#111111", "#009e73", "#c1272d"
 
@@ -109,6 +111,8 @@ def _order(found: Mapping[str, Any]) -> str:
     return f"order {', '.join(map(str, found['order']))}"
 
 
+_VALIDATED = f"validation/{{}}/{LOG_LOSS}/{{}}"
+"""The metric of an order and a score on validation tasks."""
 WORDS = {"sequential": "in the order of meta-training", "shuffled": "in another order"}
 
 
@@ -117,8 +121,9 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
     config = groups[0].runs[0].config
     sections = [*_ours(groups), _levels(groups), _claims(groups), _curves(groups)]
     sections.append(Section("By sub-task", [breakdown(group) for group in groups]))
-    if meta_trained := [group for group in groups if _validated(group)]:
-        sections.append(_against_meta_steps(meta_trained))
+    if meta_trained := [group for group in groups if len(recorded(group.runs, _VALIDATED.format(ORDERS[0], "new"))[0])]:
+        figures = [_against_meta_steps(meta_trained, order) for order in ORDERS]
+        sections.append(Section("Loss against meta-steps", [Gallery(figures)]))
     if config["family"] == "sine":
         sections.append(Section("Predictions as sub-tasks come", [predictions(group) for group in groups]))
     sizes = (
@@ -159,26 +164,23 @@ def _levels(groups: Sequence[Group]) -> Section:
             "**Backward transfer**: how much later steps helped; negative where they harmed. Means over sub-tasks."
         )
     ]
-    for measure in measures(groups):
-        higher = measure == "accuracy"
-        for order in ORDERS:
-            columns: list[Column | str] = ["Method"]
-            for score in SCORES:
-                best: Best = "highest" if (score == "transfer" or higher) and score != "forgetting" else "lowest"
-                columns.append(Column(TITLES[score], best=best))
-            rows: list[list[Cell]] = []
-            for group in groups:
-                row: list[Cell] = [group.label]
-                for score in SCORES:
-                    paper = stated(measure, score) if is_printed(group) else None
-                    row.append(Value.of(estimate(group, order, measure, score), paper=paper))
-                rows.append(row)
-            blocks.append(Table(columns, rows, f"{measure.capitalize()}, learned {WORDS[order]}."))
+    for measure, order in product(measures(groups), ORDERS):
+        rising = {"transfer"} if measure != "accuracy" else {*SCORES} - {"forgetting"}
+        columns = [Column(TITLES[score], best="highest" if score in rising else "lowest") for score in SCORES]
+        rows: list[list[Cell]] = [
+            [group.label, *(_level(group, order, measure, score) for score in SCORES)] for group in groups
+        ]
+        blocks.append(Table(["Method", *columns], rows, f"{measure.capitalize()}, learned {WORDS[order]}."))
     if any(map(is_printed, groups)):
         blocks.append(
             Note("The paper states orders of magnitude in prose and figures, for 20 000 meta-steps; it has no table.")
         )
     return Section("How much is learned, and how much is kept", blocks)
+
+
+def _level(group: Group, order: str, measure: str, score: str) -> Value:
+    paper = stated(measure, score) if is_printed(group) else None
+    return Value.of(estimate(group, order, measure, score), paper=paper)
 
 
 def _claims(groups: Sequence[Group]) -> Section:
@@ -195,17 +197,19 @@ def _claims(groups: Sequence[Group]) -> Section:
         for group in groups
         if group is not reference
     ]
-    columns: list[Column | str] = ["Loss", *(TITLES[score] for score in SCORES), f"within {SHARE:g} ×"]
     caption = (
         "Over the same held-out tasks, clustered by meta-seed. The last column is WarpGrad's loss on earlier sub-tasks "
         f"minus {SHARE:g} × the other's: below 0 it is at most that share of it."
     )
-    return Section("Paired differences", [Table(columns, rows, caption)])
+    return Section(
+        "Paired differences",
+        [Table(["Loss", *(TITLES[score] for score in SCORES), f"within {SHARE:g} ×"], rows, caption)],
+    )
 
 
 def _curves(groups: Sequence[Group]) -> Section:
+    printed = PAPER.items() if any(map(is_printed, groups)) else ()
     figures = []
-    references = [Reference(f"the paper, {TITLES[score]}", value) for score, value in PAPER.items()]
     for order in ORDERS:
         series = []
         for group in groups:
@@ -219,7 +223,7 @@ def _curves(groups: Sequence[Group]) -> Section:
                 x_label="step",
                 y_label="average log-loss, seen sub-tasks",
                 log_y=True,
-                references=references if any(map(is_printed, groups)) else (),
+                references=[Reference(f"the paper, {TITLES[score]}", value) for score, value in printed],
                 size=(5.4, 4.0),
                 alt=f"Average log-loss against steps, {order}, for every method.",
                 caption=f"Current and earlier sub-tasks, learned {WORDS[order]}; mean of the log-loss over held-out "
@@ -229,64 +233,42 @@ def _curves(groups: Sequence[Group]) -> Section:
     return Section("Loss against step", [Gallery(figures)])
 
 
-def _validated(group: Group) -> list[int]:
-    """The meta-steps at which all runs of a group were validated."""
-    found = [{row["step"] for row in run.metrics if _validation(ORDERS[0], "new") in row} for run in group.runs]
-    return sorted(set.intersection(*found))
-
-
-def _validation(order: str, score: str) -> str:
-    return f"validation/{order}/{LOG_LOSS}/{score}"
-
-
-def _against_meta_steps(groups: Sequence[Group]) -> Section:
-    figures = []
-    tasks = groups[0].runs[0].config["validation_tasks"]
-    for order in ORDERS:
-        series = []
-        for group in groups:
-            steps = _validated(group)
-            for score in ("new", "old"):
-                name = _validation(order, score)
-                by_step = [{row["step"]: 10.0 ** row[name] for row in run.metrics if name in row} for run in group.runs]
-                samples = [[values[step] for step in steps] for values in by_step]
-                series.append(
-                    Series.quartiles(f"{group.label}: {TITLES[score]}", [step + 1 for step in steps], samples)
-                )
-        figures.append(
-            curves(
-                series,
-                x_label="meta-step",
-                y_label="average log-loss",
-                log_y=True,
-                size=(5.4, 4.0),
-                alt=f"Loss on new and on earlier sub-tasks of validation tasks against meta-steps, {order}.",
-                caption=f"{tasks} validation tasks learned {WORDS[order]}, as the warp is meta-learned; mean of the "
-                "log-loss.",
-            )
-        )
-    return Section("Loss against meta-steps", [Gallery(figures)])
+def _against_meta_steps(groups: Sequence[Group], order: str) -> Figure:
+    series = []
+    for group, score in product(groups, ("new", "old")):
+        steps, levels = recorded(group.runs, _VALIDATED.format(order, score))
+        series.append(Series.quartiles(f"{group.label}: {TITLES[score]}", steps + 1, 10.0**levels))
+    return curves(
+        series,
+        x_label="meta-step",
+        y_label="average log-loss",
+        log_y=True,
+        size=(5.4, 4.0),
+        alt=f"Loss on new and on earlier sub-tasks of validation tasks against meta-steps, {order}.",
+        caption=f"{groups[0].runs[0].config['validation_tasks']} validation tasks learned {WORDS[order]}, as the warp "
+        "is meta-learned; mean of the log-loss.",
+    )
 
 
 def result_lines(groups: Sequence[Group]) -> Lines:
     """The table for the terminal: levels of every method, then what the others lose against WarpGrad; where a row is as
     printed, the paper's levels."""
     groups = named(groups)
-    rows = []
-    for measure in measures(groups):
-        for order in ORDERS:
-            for group in groups:
-                cells = [estimate(group, order, measure, score).cell() for score in SCORES]
-                rows.append([f"{group.label}, {order}, {measure}", *cells])
+    rows = [
+        [
+            f"{group.label}, {order}, {measure}",
+            *(estimate(group, order, measure, score).cell() for score in SCORES),
+        ]
+        for measure, order, group in product(measures(groups), ORDERS, groups)
+    ]
     reference = reference_of(groups)
-    for order in ORDERS:
-        for group in groups:
-            if reference is not None and group is not reference:
-                cells = [difference(group, reference, order, "loss", score).cell() for score in SCORES]
-                rows.append([f"{group.label} − {reference.label}, {order}, loss", *cells])
-                share = beyond_share(reference, group, order).cell()
-                label = f"{reference.label} − {SHARE:g} × {group.label}, {order}, loss"
-                rows.append([label, *(share if score == "old" else "" for score in SCORES)])
+    for order, group in product(ORDERS, groups):
+        if reference is not None and group is not reference:
+            cells = [difference(group, reference, order, "loss", score).cell() for score in SCORES]
+            rows.append([f"{group.label} − {reference.label}, {order}, loss", *cells])
+            share = beyond_share(reference, group, order).cell()
+            label = f"{reference.label} − {SHARE:g} × {group.label}, {order}, loss"
+            rows.append([label, *(share if score == "old" else "" for score in SCORES)])
     for measure in ("loss", LOG_LOSS) if any(map(is_printed, groups)) else ():
         rows.append([f"the paper, {measure}", *(stated(measure, score) or "" for score in SCORES)])
     return ["method, order, measure", *(TITLES[score] for score in SCORES)], rows

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from warpgrad.experiments import comparison
 from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison import difference, distinct, settings_of
 from warpgrad.experiments.comparison_page import Measure, comparison_page
 from warpgrad.experiments.few_shot.config import IN_TIME
 from warpgrad.report import Column, Page, Paragraph, Section
+from warpgrad.report.provenance import steps_of
 
 
 def build_page(groups: Sequence[Group], title: str) -> Page:
@@ -20,8 +23,11 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         held_out="held-out episodes",
         measures=[Measure("accuracy", "Accuracy after adaptation", compared=True)],
         plain=[
-            (Column("before it", "%"), _before),
-            (Column("meta-steps"), _meta_steps),
+            (
+                Column("before it", "%"),
+                lambda group: f"{np.mean([item['curve'][0] for item in group.evaluations]):.1f}",
+            ),
+            (Column("meta-steps"), lambda group: steps_of(group.runs)),
             (Column("their processor time", "min"), _minutes),
         ],
         caption="The same held-out episodes for every row and every meta-seed.",
@@ -35,18 +41,12 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
 
 def _before(group: Group) -> str:
     """Mean accuracy before the first step."""
-    return f"{sum(item['curve'][0] for item in group.evaluations) / len(group.evaluations):.1f}"
-
-
-def _meta_steps(group: Group) -> str:
-    """How many were done, which early stopping may change from seed to seed."""
-    done = [run.summary["steps"] for run in group.runs]
-    return f"{min(done)}" if min(done) == max(done) else f"{min(done)} to {max(done)}"
+    return f"{np.mean([item['curve'][0] for item in group.evaluations]):.1f}"
 
 
 def _minutes(group: Group) -> str:
     """Processor time of meta-training, mean over meta-seeds."""
-    return f"{sum(run.summary['processor_seconds'] for run in group.runs) / len(group.runs) / 60:.1f}"
+    return f"{np.mean([run.summary['processor_seconds'] for run in group.runs]) / 60:.1f}"
 
 
 def _equal_time(groups: Sequence[Group]) -> list[Section]:

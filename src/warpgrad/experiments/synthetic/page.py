@@ -24,12 +24,12 @@ from warpgrad.experiments.synthetic.results import (
     advantage,
     between_groups,
     comparisons,
+    config_of,
     curvature,
     final_loss,
     fraction_reached,
     is_search,
     names,
-    settings_of,
     smoothness,
 )
 from warpgrad.experiments.synthetic.surfaces import CURVATURE, EDGE, RADIUS, minima, surface
@@ -53,7 +53,6 @@ from warpgrad.report import (
     panels,
 )
 from warpgrad.report.figures import canvas, house_style, save
-from warpgrad.report.tables import Cell
 from warpgrad.statistics.estimates import Difference
 from warpgrad.statistics.formatting import between, number
 
@@ -106,7 +105,7 @@ def redrawn(evaluation: Mapping[str, Any], config: SyntheticConfig) -> tuple[nn.
 
 def descents(shown: Sequence[Example], labels: Mapping[str, str], *, alt: str, caption: str) -> Figure:
     """A row for each surface: contours and all descents, a column for each method; `labels` says what it is called."""
-    rows = [
+    rows: list[list[Cell]] = [
         [_descents_panel(example, name, "" if row else label) for name, label in labels.items()]
         for row, example in enumerate(shown)
     ]
@@ -200,7 +199,7 @@ SHOWN = 3
 
 def build_page(groups: Sequence[Group], title: str) -> Page:
     """The whole story of every group; or, of settings to choose from, one table."""
-    config = settings_of(groups[0])
+    config = config_of(groups[0])
     if is_search(groups):
         sections = [_search(groups)]
     else:
@@ -251,24 +250,22 @@ def _table(group: Group) -> Section:
         [name, Value.of(final_loss(group, key), digits=3), Value.of(fraction_reached(group, key), digits=3)]
         for key, name in names(group).items()
     ]
-    steps = settings_of(group).steps
-    columns: list[Column | str] = ["Method", Column(f"Loss after {steps} steps", best="lowest"),
-                                   Column("Fraction that reaches a minimum", best="highest")]  # fmt: skip
-    evaluations = group.evaluations
-    without = sum(len(evaluation["final"]["plain"]) - evaluation["with_minimum"] for evaluation in evaluations)
-    notes: list[Block] = [
-        Note(
-            f"A minimum is a point of the square with gradient 0 and curvatures above {CURVATURE:g}; it is reached "
-            f"within {RADIUS:g}. {without} surfaces without one are left out of that column."
-        )
+    without = sum(len(found["final"]["plain"]) - found["with_minimum"] for found in group.evaluations)
+    columns: list[Column | str] = [
+        "Method",
+        Column(f"Loss after {config_of(group).steps} steps", best="lowest"),
+        Column("Fraction that reaches a minimum", best="highest"),
     ]
-    if "warp" in names(group):
-        notes.append(_coverage(group))
-    return Section("All columns", [Table(columns, rows, "The same surfaces and starts for every row."), *notes])
+    note = Note(
+        f"A minimum is a point of the square with gradient 0 and curvatures above {CURVATURE:g}; it is reached "
+        f"within {RADIUS:g}. {without} surfaces without one are left out of that column."
+    )
+    table = Table(columns, rows, "The same surfaces and starts for every row.")
+    return Section("All columns", [table, note, *([_coverage(group)] if "warp" in names(group) else [])])
 
 
 def _coverage(group: Group) -> Note:
-    starts = settings_of(group).test_starts
+    starts = config_of(group).test_starts
     metrics = [evaluation["metrics"] for evaluation in group.evaluations]
     total = sum(len(evaluation["matched"]["counts"]) * starts for evaluation in group.evaluations)
     failures = sum(own["unmatched_starts"] for own in metrics)
@@ -323,7 +320,7 @@ def _smoothness(group: Group) -> Section:
 
 def _pictures(group: Group) -> list[Section]:
     run = group.runs[0]
-    omega, shown = redrawn(group.evaluations[0], settings_of(group))
+    omega, shown = redrawn(group.evaluations[0], config_of(group))
     labels = {"sgd_tuned": "tuned gradient descent", "adam_tuned": "tuned Adam", "warp": "WarpGrad"}
     words = (
         "All from the same x0, WarpGrad with θ0 = x0: dotted, Ω moves the start; drawn through, the descent. Tuned is "
@@ -369,12 +366,18 @@ def _search(groups: Sequence[Group]) -> Section:
     shown = HEADLINES if warped else ()
     column = "warp" if warped else "plain"
     rows: list[list[Cell]] = [
-        [group.label, *(Value.of(advantage(group, item), digits=3) for item in shown),
-         Value.of(final_loss(group, column), digits=3)]
+        [
+            group.label,
+            *(Value.of(advantage(group, item), digits=3) for item in shown),
+            Value.of(final_loss(group, column), digits=3),
+        ]
         for group in groups
-    ]  # fmt: skip
-    columns: list[Column | str] = ["Setting", *(Column(item.label, best="highest") for item in shown)]
-    columns.append(Column("loss of WarpGrad from θ0 = x0" if warped else "loss from x0", best="lowest"))
+    ]
+    columns: list[Column | str] = [
+        "Setting",
+        *(Column(item.label, best="highest") for item in shown),
+        Column("loss of WarpGrad from θ0 = x0" if warped else "loss from x0", best="lowest"),
+    ]
     words = "How much lower the loss is, and the loss" if warped else "The loss"
     return Section(
         "The search",
@@ -397,31 +400,23 @@ def result_lines(groups: Sequence[Group]) -> Lines:
             for key, name in names(group).items()
         ]
         rows += [[f"{item.label} (loss lower by)", advantage(group, item).cell(), ""] for item in comparisons(group)]
-        rows += curvature_lines(group)
+        if "warp" in names(group):
+            rows += [
+                [f"{names(group)[column]}: largest curvature {words}", curvature(group, column, space).cell(), ""]
+                for column, space, words in MET
+            ]
+            rows += [[f"largest curvature: {item.label} by", smoothness(group, item).cell(), ""] for item in SMOOTHER]
     for other in groups[1:]:
         found = between_groups(groups[0], other)
         rows += [[f"{other.label} (loss lower than {groups[0].label} by)", found.cell(), ""]] if found else []
-    steps = " and ".join(dict.fromkeys(str(settings_of(group).steps) for group in groups))
+    steps = " and ".join(dict.fromkeys(str(config_of(group).steps) for group in groups))
     return [f"after {steps} steps", "loss [95 % interval]", "reached a minimum"], rows
-
-
-def curvature_lines(group: Group) -> list[list[str]]:
-    """Largest curvatures along the paths, and how they compare."""
-    if "warp" not in names(group):
-        return []
-    rows = [
-        [f"{names(group)[column]}: largest curvature {words}", curvature(group, column, space).cell(), ""]
-        for column, space, words in MET
-    ]
-    return rows + [[f"largest curvature: {item.label} by", smoothness(group, item).cell(), ""] for item in SMOOTHER]
 
 
 def _search_lines(groups: Sequence[Group]) -> Lines:
     rows = []
     for group in groups:
-        known = names(group)
-        cells = [
-            advantage(group, item).cell() if item.better in known and item.worse in known else "" for item in HEADLINES
-        ]
-        rows.append([group.label, final_loss(group, "warp" if "warp" in known else "plain").cell(), *cells])
+        has = comparisons(group)
+        cells = [advantage(group, item).cell() if item in has else "" for item in HEADLINES]
+        rows.append([group.label, final_loss(group, "warp" if has else "plain").cell(), *cells])
     return ["setting", "loss [95 % interval]", *(item.label for item in HEADLINES)], rows

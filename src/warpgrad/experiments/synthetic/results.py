@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from warpgrad.experiments import comparison_page
 from warpgrad.experiments.base import Group
 from warpgrad.experiments.comparison import by_seed
-from warpgrad.experiments.comparison_page import config_of
 from warpgrad.experiments.synthetic.config import InnerRule, SyntheticConfig, descending_at_test, tuned_lr
 from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
 
@@ -22,7 +22,6 @@ class Comparison:
     label: str
     worse: str
     better: str
-    meaning: str
 
 
 @dataclass(frozen=True)
@@ -36,18 +35,18 @@ class Smoothness:
 
 
 EQUAL_STARTS = (
-    Comparison("geometry, from x0", "plain", "warp_matched", "both begin at x0 on the surface"),
-    Comparison("geometry, from Ω(x0)", "plain_shifted", "warp", "both begin at Ω(x0) on the surface"),
-    Comparison("shift of the start", "plain", "plain_shifted", "plain descent, with its start moved by Ω"),
-    Comparison("shift and geometry", "plain", "warp", "what a user sees: θ0 = x0 for both"),
-    Comparison("geometry, from Ω(x0), against the tuned step", "tuned_shifted", "warp", "both begin at Ω(x0)"),
+    Comparison("geometry, from x0", "plain", "warp_matched"),
+    Comparison("geometry, from Ω(x0)", "plain_shifted", "warp"),
+    Comparison("shift of the start", "plain", "plain_shifted"),
+    Comparison("shift and geometry", "plain", "warp"),
+    Comparison("geometry, from Ω(x0), against the tuned step", "tuned_shifted", "warp"),
 )
 TUNED = tuple(
     comparison
     for rule, name in RULES.items()
     for comparison in (
-        Comparison(f"geometry, from x0, against tuned {name}", f"{rule}_tuned", "warp_matched", "both begin at x0"),
-        Comparison(f"shift and geometry, against tuned {name}", f"{rule}_tuned", "warp", "θ0 = x0 for both"),
+        Comparison(f"geometry, from x0, against tuned {name}", f"{rule}_tuned", "warp_matched"),
+        Comparison(f"shift and geometry, against tuned {name}", f"{rule}_tuned", "warp"),
     )
 )
 COMPARISONS = (*EQUAL_STARTS, *TUNED)
@@ -74,13 +73,13 @@ MET = (
 """(column, space, what it is called) of every largest curvature that is shown."""
 
 
-def settings_of(group: Group) -> SyntheticConfig:
-    return config_of(SyntheticConfig, group.runs[0])
+def config_of(group: Group) -> SyntheticConfig:
+    return comparison_page.config_of(SyntheticConfig, group.runs[0])
 
 
 def names(group: Group) -> dict[str, str]:
     """What the columns of a group are called. The tuned rule has no name of its own where it is the plain one."""
-    config = settings_of(group)
+    config = config_of(group)
     kind, lr = descending_at_test(config)
     rule, best = RULES[kind], tuned_lr(config, kind)
     found = {
@@ -123,7 +122,7 @@ def between_groups(first: Group, second: Group) -> Difference | None:
     """How much lower WarpGrad of `second` ends than that of `first` from θ0 = x0; None where they were not tested on
     the same surfaces."""
     keys = ("form", "split", "steps", "test_surfaces", "test_starts")
-    ours, theirs = settings_of(first), settings_of(second)
+    ours, theirs = config_of(first), config_of(second)
     seeds = [{run.seed for run in group.runs} for group in (first, second)]
     alike = seeds[0] == seeds[1] and all(getattr(ours, key) == getattr(theirs, key) for key in keys)
     if not alike or not all("warp" in names(group) for group in (first, second)):
@@ -171,4 +170,4 @@ def _present(values: Sequence[float | None]) -> dict[int, float]:
 
 def is_search(groups: Sequence[Group]) -> bool:
     """Whether the groups are settings to choose from: validated, one line each."""
-    return len(groups) > 1 and all(settings_of(group).split == "validation" for group in groups)
+    return len(groups) > 1 and all(config_of(group).split == "validation" for group in groups)
