@@ -13,7 +13,9 @@ import numpy as np
 from warpgrad.experiments.base import C, Group
 from warpgrad.experiments.comparison import difference, estimate
 from warpgrad.report import (
+    Best,
     Block,
+    Cell,
     Column,
     Gallery,
     Mark,
@@ -32,7 +34,6 @@ from warpgrad.report import (
     metric_figures,
     repetition,
 )
-from warpgrad.report.tables import Best, Cell
 from warpgrad.statistics.formatting import count
 
 

@@ -27,7 +27,9 @@ from warpgrad.experiments.continual.results import (
     stated,
 )
 from warpgrad.report import (
+    PALETTE,
     Block,
+    Cell,
     Column,
     Figure,
     Gallery,
@@ -44,10 +46,8 @@ from warpgrad.report import (
     Value,
     curves,
     panels,
+    recorded,
 )
-from warpgrad.report.figures import PALETTE
-from warpgrad.report.metric_curves import recorded
-from warpgrad.report.tables import Cell
 
 TRUTH, BEFORE, AFTER = "#111111", "#009e73", "#c1272d"
 

@@ -11,8 +11,13 @@ from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison import difference, distinct, settings_of
 from warpgrad.experiments.comparison_page import Measure, comparison_page
 from warpgrad.experiments.few_shot.config import IN_TIME
-from warpgrad.report import Column, Page, Paragraph, Section
-from warpgrad.report.provenance import steps_of
+from warpgrad.report import (
+    Column,
+    Page,
+    Paragraph,
+    Section,
+    steps_of,
+)
 
 
 def build_page(groups: Sequence[Group], title: str) -> Page:

@@ -26,6 +26,7 @@ from warpgrad.maze.environment import picture
 from warpgrad.maze.rules import Maze
 from warpgrad.report import (
     Block,
+    Cell,
     Column,
     Figure,
     Line,
@@ -44,7 +45,6 @@ from warpgrad.report import (
     curves,
     panels,
 )
-from warpgrad.report.tables import Cell
 
 PAPER = ((60_000, 160.0, "Warp-RNN"), (100_000, 125.0, "best baseline"), (200_000, 150.0, "best baseline"))
 """(updates, mean return, whose): what the paper states."""

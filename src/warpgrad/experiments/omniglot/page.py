@@ -15,6 +15,8 @@ from warpgrad.experiments.comparison import data_of, distinct, estimate, search_
 from warpgrad.experiments.comparison_page import Measure, comparison_page
 from warpgrad.experiments.omniglot.methods import DRAWN
 from warpgrad.report import (
+    Best,
+    Cell,
     Column,
     Gallery,
     Page,
@@ -26,7 +28,6 @@ from warpgrad.report import (
     Value,
     curves,
 )
-from warpgrad.report.tables import Best, Cell
 from warpgrad.statistics.formatting import count
 
 

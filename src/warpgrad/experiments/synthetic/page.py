@@ -35,6 +35,7 @@ from warpgrad.experiments.synthetic.results import (
 from warpgrad.experiments.synthetic.surfaces import CURVATURE, EDGE, RADIUS, minima, surface
 from warpgrad.report import (
     Block,
+    Cell,
     Column,
     Figure,
     Gallery,
@@ -49,10 +50,12 @@ from warpgrad.report import (
     Tile,
     Tiles,
     Value,
+    canvas,
     curves,
+    house_style,
     panels,
+    save,
 )
-from warpgrad.report.figures import canvas, house_style, save
 from warpgrad.statistics.estimates import Difference
 from warpgrad.statistics.formatting import between, number
 
@@ -105,7 +108,7 @@ def redrawn(evaluation: Mapping[str, Any], config: SyntheticConfig) -> tuple[nn.
 
 def descents(shown: Sequence[Example], labels: Mapping[str, str], *, alt: str, caption: str) -> Figure:
     """A row for each surface: contours and all descents, a column for each method; `labels` says what it is called."""
-    rows: list[list[Cell]] = [
+    rows = [
         [_descents_panel(example, name, "" if row else label) for name, label in labels.items()]
         for row, example in enumerate(shown)
     ]
