@@ -96,12 +96,8 @@ def default_directory(experiment: Experiment[C], config: C, root: Path = Path("r
 
 def run_name(experiment: Experiment[C], config: C) -> str:
     """PRESET-METHOD-seedN, with every other setting that differs from the preset: runs that differ never share one."""
-    base = experiment.presets[config.preset]
-    changed = [
-        f"{field.name}={getattr(config, field.name)}"
-        for field in dataclasses.fields(config)
-        if field.name not in ("preset", "method", "seed") and getattr(config, field.name) != getattr(base, field.name)
-    ]
+    named = ("preset", "method", "seed")
+    changed = [f"{name}={value}" for name, value in _changed(experiment, config).items() if name not in named]
     name = "-".join([config.preset, config.method, *changed, f"seed{config.seed}"])
     return "".join(letter if letter.isalnum() or letter in ".+-=_" else "-" for letter in name)
 
@@ -208,13 +204,14 @@ def command(experiment: Experiment[C], config: C) -> str:
 
 def command_words(experiment: Experiment[C], config: C) -> list[str]:
     """The run as words, with every setting that differs from the preset."""
-    base = experiment.presets[config.preset]
-    words = ["run", experiment.name, "--preset", config.preset]
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if field.name != "preset" and value != getattr(base, field.name):
-            words += option(field.name, value)
-    return words
+    changed = [word for name, value in _changed(experiment, config).items() for word in option(name, value)]
+    return ["run", experiment.name, "--preset", config.preset, *changed]
+
+
+def _changed(experiment: Experiment[C], config: C) -> dict[str, Any]:
+    """The settings that differ from the preset's."""
+    base = vars(experiment.presets[config.preset])
+    return {name: value for name, value in vars(config).items() if value != base[name]}
 
 
 def option(name: str, value: Any) -> list[str]:
@@ -250,14 +247,13 @@ def commit() -> str | None:
     """The commit of the source tree, with a mark where it was changed; None outside a checkout."""
     here = Path(__file__).parent
     try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
-        dirty = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=here, capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        head, changes = (
+            subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
-    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
+    return head + ("+changes" if changes else "")
 
 
 def python_command(experiment: Experiment[C], config: C, directory: Path) -> list[str]:

@@ -103,7 +103,7 @@ class Line:
     """One line of a panel, or points where it has a `marker` and no `dash`."""
 
     points: ArrayLike
-    """[n, 2]; none where the line stands in a legend alone."""
+    """[n, 2], or [n, 3] on a surface; none where the line stands in a legend alone."""
     colour: str
     label: str = ""
     """For the legend; lines without one are not in it."""
@@ -140,6 +140,8 @@ class Panel:
     spans: Sequence[Span] = ()
     contours: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None
     """x, y and heights of a map, [n, m] each."""
+    surface: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None
+    """The same, drawn in three dimensions."""
     image: ArrayLike | None = None
     """Pixels; lines are in their coordinates."""
     plane: bool = False
@@ -234,7 +236,8 @@ def panels(
         for row, own in enumerate(rows):
             for column, panel in enumerate(own):
                 place = row * len(rows[0]) + column + 1
-                axes = figure.add_subplot(len(rows), len(rows[0]), place, sharex=first, sharey=first)
+                kind = {} if panel.surface is None else {"projection": "3d", "computed_zorder": False}
+                axes = figure.add_subplot(len(rows), len(rows[0]), place, sharex=first, sharey=first, **kind)
                 first = (first or axes) if shared else None
                 _draw_panel(axes, panel)
         if legend:
@@ -248,6 +251,10 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     if panel.contours is not None:
         axes.contourf(*panel.contours, levels=24, cmap="Blues_r", alpha=0.9)
         axes.contour(*panel.contours, levels=12, colors="white", linewidths=0.4, alpha=0.7, linestyles="solid")
+    if panel.surface is not None:
+        look = {"cmap": "viridis", "alpha": 0.75, "linewidth": 0, "rstride": 3, "cstride": 3, "zorder": 1}
+        axes.plot_surface(*panel.surface, **look)  # type: ignore[attr-defined]
+        axes.view_init(elev=42, azim=-60)  # type: ignore[attr-defined]
     for span in panel.spans:
         axes.axvspan(span.low, span.high, color=span.colour, alpha=span.alpha, linewidth=0)
     for line in panel.lines:
@@ -255,7 +262,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label, yscale="log" if panel.log_y else "linear")
     axes.set_title(panel.title, color=panel.title_colour)
     box = {"facecolor": "white", "alpha": 0.85 if panel.note else 0.0, "edgecolor": "none", "pad": 1.5}
-    axes.text(0.03, 0.03, panel.note, transform=axes.transAxes, fontsize=7.5, zorder=8, bbox=box)
+    axes.annotate(panel.note, (0.03, 0.03), xycoords="axes fraction", fontsize=7.5, zorder=8, bbox=box)
     if panel.plane:
         axes.set_aspect("equal")
         axes.grid(visible=False)
@@ -267,8 +274,9 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
 
 
 def _draw_line(axes: Axes, line: Line) -> Line2D:
+    points = np.asarray(line.points)
     (drawn,) = axes.plot(
-        *np.reshape(line.points, (-1, 2)).T, color=line.colour, label=_plain(line.label), linewidth=line.width,
+        *(points.T if points.size else ([], [])), color=line.colour, label=_plain(line.label), linewidth=line.width,
         linestyle=line.dash, marker=line.marker, markersize=line.marker_size, alpha=line.alpha,
         markeredgecolor=line.marker_edge or line.colour,
     )  # fmt: skip

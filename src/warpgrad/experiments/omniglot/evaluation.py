@@ -19,6 +19,7 @@ from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.baselines.kfac import KFAC, KFACAdaptation
 from warpgrad.data import Alphabets, ImageStore
+from warpgrad.data.prepared import data_name
 from warpgrad.data.tasks.alphabets import alphabet_tasks
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.evaluation import AdaptationCurve, mean
@@ -26,7 +27,6 @@ from warpgrad.experiments.methods import activation_sizes
 from warpgrad.experiments.omniglot.config import OmniglotConfig
 from warpgrad.experiments.omniglot.methods import (
     beginning,
-    data_name,
     distance_names,
     finetuned_learner,
     starting_drawings,

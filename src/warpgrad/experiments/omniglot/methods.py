@@ -20,7 +20,7 @@ from warpgrad.algorithms.meta_optimiser import OptimiserFactory
 from warpgrad.algorithms.method import Group, Method
 from warpgrad.baselines.finetuning import HeadedTask, JointTraining, MultiHeaded
 from warpgrad.data import Alphabets, ImageStore, open_store, prepare_drawn
-from warpgrad.data.prepared import DRAWN, OMNIGLOT, STORES, data_name, open_prepared, prepared
+from warpgrad.data.prepared import DRAWN, OMNIGLOT, STORES, open_prepared, prepared
 from warpgrad.data.store import FILE
 from warpgrad.data.tasks.alphabets import alphabet_tasks
 from warpgrad.errors import WarpgradError
@@ -150,9 +150,6 @@ def _convnet(config: OmniglotConfig) -> partial[nn.Sequential]:
 
 def _learner(config: OmniglotConfig, module: nn.Module, **options: Any) -> Learner:
     return Learner(module.to(config.device), batch_norm=config.batch_norm, channels_last=True, **options)
-
-
-__all__ = ["DRAWN", "OMNIGLOT", "STORES", "chosen_data", "data_name", "open_data", "prepared"]
 
 
 _PAUSE = 0.2

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from warpgrad.data.prepared import DRAWN
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import comparison
 from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison import data_of, distinct, estimate, search_lines, trials_of
 from warpgrad.experiments.comparison_page import Measure, comparison_page
-from warpgrad.experiments.omniglot.methods import DRAWN
 from warpgrad.report import (
     Best,
     Cell,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,17 +50,11 @@ from warpgrad.report import (
     Tile,
     Tiles,
     Value,
-    canvas,
     curves,
-    house_style,
     panels,
-    save,
 )
 from warpgrad.statistics.estimates import Difference
 from warpgrad.statistics.formatting import between, number
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 COLOURS = {"sgd_tuned": "#111111", "adam_tuned": "#b35900", "warp": "#d6007f"}
 """The columns that are drawn."""
@@ -145,35 +139,26 @@ def _descents_panel(example: Example, name: str, title: str) -> Panel:
 def surfaces_3d(omega: nn.Module, shown: Sequence[Example], *, alt: str, caption: str) -> Figure:
     """Top: WarpGrad on the surface as Ω makes it look from θ-space; bottom: gradient descent on the native one; both
     from the same numbers, θ0 = x0."""
-    with house_style():
-        figure = canvas(3.0 * len(shown), 6.0)
-        for place, example in enumerate(shown):
-            _surface_3d(figure, (2, len(shown), place + 1), omega, example)
-            _surface_3d(figure, (2, len(shown), len(shown) + place + 1), None, example)
-        return Figure(save(figure), alt, caption)
+    rows = [[_surface_3d(own, example) for example in shown] for own in (omega, None)]
+    return panels(rows, size=(3.0 * len(shown), 6.0), alt=alt, caption=caption)
 
 
-def _surface_3d(figure: Canvas, where: tuple[int, int, int], omega: nn.Module | None, example: Example) -> None:
-    axes = figure.add_subplot(*where, projection="3d", computed_zorder=False)
+def _surface_3d(omega: nn.Module | None, example: Example) -> Panel:
     grid = _grid()
     heights = surface(grid if omega is None else omega(grid), example.coefficients).numpy()
-    axes.plot_surface(grid[..., 0].numpy(), grid[..., 1].numpy(), heights, cmap="viridis", alpha=0.75, linewidth=0,
-                      rstride=3, cstride=3, antialiased=True, zorder=1)  # fmt: skip
     name, title = ("sgd_tuned", "native surface, f(x)") if omega is None else ("warp", "warped surface, f(Ω(θ))")
-    places = example.paths[name]
-    lifted = example.heights(places) + 0.02 * float(np.ptp(heights))
-    for start in range(places.shape[1]):
-        drawn = places if omega is None else example.theta
+    drawn = example.paths[name] if omega is None else example.theta
+    lifted = np.dstack([drawn, example.heights(example.paths[name]) + 0.02 * float(np.ptp(heights))])
+    lines = []
+    for path in lifted.swapaxes(0, 1):
         # What leaves the square would be drawn beside the surface.
-        kept = (np.abs(drawn[:, start]) <= EDGE).all(axis=1)
-        path, colour = (*drawn[kept, start].T, lifted[kept, start]), COLOURS[name]
-        axes.plot(*path, color=colour, linewidth=1.2, zorder=5)
-        axes.scatter(*(value[:1] for value in path), color=colour, s=8, zorder=6)
-        axes.scatter(*(value[-1:] for value in path), color=colour, s=24, marker="*", zorder=6)
-    axes.set_title(title, fontsize=8)
-    axes.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), xticks=[-3, 0, 3], yticks=[-3, 0, 3])
-    axes.tick_params(labelsize=6, pad=-2)
-    axes.view_init(elev=42, azim=-60)
+        kept = path[(np.abs(path[:, :2]) <= EDGE).all(axis=1)]
+        lines += [
+            Line(kept, COLOURS[name]),
+            Line(kept[:1], COLOURS[name], dash="", marker="o", marker_size=3),
+            Line(kept[-1:], COLOURS[name], dash="", marker="*"),
+        ]
+    return Panel(lines, title, surface=(grid[..., 0].numpy(), grid[..., 1].numpy(), heights))
 
 
 def warped_grid(omega: nn.Module, *, alt: str, caption: str) -> Figure:
