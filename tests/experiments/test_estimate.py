@@ -25,7 +25,7 @@ from warpgrad.experiments.estimate import (
     COARSEST,
     FEWEST,
     MOST,
-    Estimate,
+    CostEstimate,
     Sample,
     _changed,
     _extrapolated,
@@ -240,7 +240,7 @@ def test_a_line_through_two_samples_never_starts_below_zero():
 
 
 def test_a_cluster_is_as_fast_as_its_rate_and_the_largest_share():
-    known = Estimate(100, 5, 1.0, 100.0, 1, 0, 0, False, 2e9, False)
+    known = CostEstimate(100, 5, 1.0, 100.0, 1, 0, 0, False, 2e9, False)
     assert known.cluster_seconds(1e9) == pytest.approx(200.0)
     assert known.cluster_seconds(1e9, 2) == pytest.approx(120.0)  # 3 of 5 tasks
     assert known.cluster_seconds(1e9, 5) == known.cluster_seconds(1e9, 50) == pytest.approx(40.0)

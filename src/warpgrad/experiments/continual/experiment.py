@@ -41,7 +41,7 @@ MOST_CHARACTERS = 60
 """Of an alphabet; the largest of Omniglot has 55."""
 
 
-class Continual(Experiment[ContinualConfig]):
+class ContinualLearning(Experiment[ContinualConfig]):
     declaration = DECLARATION
     presentation = page
 
@@ -82,4 +82,4 @@ class Continual(Experiment[ContinualConfig]):
         return evaluation(config, trained(config, directory))
 
 
-EXPERIMENT = Continual()
+EXPERIMENT = ContinualLearning()

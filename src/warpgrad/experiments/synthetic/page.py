@@ -60,8 +60,8 @@ COLOURS = {"sgd_tuned": "#111111", "adam_tuned": "#b35900", "warp": "#d6007f"}
 """The columns that are drawn."""
 _SIDE = 121
 
-Places = NDArray[np.float64]
-"""Places on a surface, [K+1, starts, 2]."""
+Positions = NDArray[np.float64]
+"""Positions on a surface, [K+1, starts, 2]."""
 
 
 @dataclass(frozen=True)
@@ -69,16 +69,16 @@ class Example:
     """One held-out surface and the descents from all its starts."""
 
     coefficients: Tensor
-    starts: Places
+    starts: Positions
     """x0, [starts, 2]."""
-    theta: Places
+    theta: Positions
     """WarpGrad's θ's, from θ0 = x0."""
-    paths: Mapping[str, Places]
+    paths: Mapping[str, Positions]
     """Column -> where on the surface it goes."""
     final: Mapping[str, float]
     """Column -> mean height at the end."""
 
-    def heights(self, places: Places) -> NDArray[np.float64]:
+    def heights(self, places: Positions) -> NDArray[np.float64]:
         found: NDArray[np.float64] = surface(torch.from_numpy(places), self.coefficients.double()).numpy()
         return found
 
