@@ -1,4 +1,4 @@
-"""The command line. `warpgrad` alone says what there is; every command has --help.
+"""The command line. `warpgrad` alone says what there is; every command and sub-command has --help.
 
 Exit codes: 0 done; 2 bad input and 3 a run that diverged, with one sentence on stderr; 130 and 143 stopped by Ctrl-C
 and SIGTERM, work saved.
@@ -11,52 +11,33 @@ import io
 import os
 import re
 import sys
-from collections.abc import Sequence
-from importlib import import_module
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from inspect import signature
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 from warpgrad.allocator import keep_freed_memory
 from warpgrad.errors import WarpgradError, naming_extras
+from warpgrad.experiments import DECLARATIONS
 from warpgrad.version import __version__
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from tyro.extras import SubcommandApp
 
-COMMANDS = {
-    "list": ("run", "list_experiments"),
-    "run": ("run", "run"),
-    "evaluate": ("run", "evaluate"),
-    "report": ("report", "report"),
-    "reproduce": ("report", "reproduce"),
-    "sweep": ("sweep", "sweep"),
-    "data": ("data", "data"),
-    "demo": ("report", "demo"),
-}
-"""Command -> its file in this folder, and its function there; imported when the command is given."""
 LAUNCHERS = ("reproduce", "sweep", "demo")
 """Commands that start processes of their own."""
-USAGE = """\
-warpgrad {version}: Warped Gradient Descent
-
-  warpgrad list                    experiments, methods, presets and tables
-  warpgrad run EXPERIMENT          meta-train and evaluate; the same command again goes on
-  warpgrad evaluate RUN            test a run again, with other test settings if you like
-  warpgrad report RUN...           one self-contained HTML page about some runs
-  warpgrad reproduce TABLE         run what is missing of a table of the paper, and build it
-  warpgrad sweep EXPERIMENT        search for settings on the validation split; the same command again goes on
-  warpgrad data COMMAND            prepare the public data sets, draw alphabets, look at them
-  warpgrad demo                    two experiments end to end, in a few minutes
-
-'warpgrad COMMAND --help' tells the options."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point: never a traceback for what the user can mend."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     keep_freed_memory()
-    code: int | str | None
+    code: int | str | None = 0
     try:
         with naming_extras():
-            code = _dispatch(words)
+            dispatch(words)
     except WarpgradError as error:
         print(f"warpgrad: {error}", file=sys.stderr)
         code = error.exit_code
@@ -72,22 +53,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code)
 
 
-def _dispatch(words: list[str]) -> int:
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(USAGE.format(version=__version__))
-        return 0
-    if words[0] == "--version":
+def dispatch(words: Sequence[str]) -> None:
+    """Carry out one command line; what is wrong with it is one `WarpgradError`."""
+    if words and words[0] == "--version":
         print(__version__)
-        return 0
-    if words[0] not in COMMANDS:
-        raise WarpgradError(f"there is no command '{words[0]}'; 'warpgrad --help' lists them.")
-    if words[0] in LAUNCHERS and _is_a_rank():
+        return
+    if words and words[0] in LAUNCHERS and _is_a_rank():
         if os.environ["RANK"] != "0":  # rank 0 says it for all
-            return 2
+            raise SystemExit(2)
         raise WarpgradError(f"'warpgrad {words[0]}' starts processes of its own: give the command without torchrun.")
-    file, function = COMMANDS[words[0]]
-    getattr(import_module(f"warpgrad.cli.{file}"), function)(words[1:])
-    return 0
+    parse(words)()
 
 
 def _is_a_rank() -> bool:
@@ -99,33 +74,101 @@ def _is_a_rank() -> bool:
     return distributed.shared()
 
 
-def parse(form: Any, words: Sequence[str], program: str, default: T | None = None) -> Any:
-    """Options into a dataclass; what is wrong with them becomes one sentence."""
-    import tyro
-
+def parse(words: Sequence[str]) -> partial[None]:
+    """The function that a command line asks for, with its arguments; what is wrong with them becomes one sentence."""
     complaints = io.StringIO()
+    app = _commands(words)
     try:
         with contextlib.redirect_stderr(complaints):
-            if default is None:
-                return tyro.cli(form, args=list(words), prog=program)
-            return tyro.cli(form, args=list(words), prog=program, default=default)
+            parsed: partial[None] = app.cli(
+                prog="warpgrad",
+                description=f"Warped Gradient Descent, version {__version__}.",
+                args=list(words) if words else ["--help"],
+            )
+            return parsed
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise WarpgradError(f"{_sentence(complaints.getvalue())}; see '{program} --help'.") from None
+        raise WarpgradError(_sentence(complaints.getvalue(), words)) from None
 
 
-def _sentence(box: str) -> str:
-    """The first paragraph of a boxed message."""
-    lines = [re.sub(r"^[│|]\s?|\s*[│|]$", "", line).strip() for line in box.splitlines()]
-    kept: list[str] = []
-    for line in lines:
-        if line.startswith("╭"):
-            continue
-        if line.startswith(("─", "╰")):
-            break
-        kept.append(line)
-    text = " ".join(kept).strip().rstrip(".") or "the options cannot be understood"
-    near = re.findall(r"--[a-z][a-z0-9-]*", " ".join(lines[len(kept) + 1 :])) if "nrecognized" in text else []
-    hint = f" (did you mean {near[0]}?)" if near and near[0] != "--help" else ""
-    return text[0].lower() + text[1:] + hint
+def _commands(words: Sequence[str]) -> SubcommandApp:
+    """All commands. The words are needed because a preset, a file or a run gives the options their defaults."""
+    from tyro.extras import SubcommandApp
+
+    from warpgrad.cli import data, report, run, sweep
+
+    runs, sweeps, prepare, of_data, app = (SubcommandApp() for _ in range(5))
+    for name, declared in DECLARATIONS.items():
+        given = words[2:] if words[1:2] == [name] else ()
+        settings = run.initial_settings(declared, given)
+        runs.command(
+            _command(run.run, settings, declared=declared), name=name, help=_about(declared.summary, "run", name)
+        )
+        sweeps.command(
+            _command(sweep.sweep, settings, declared=declared, words=tuple(given)),
+            name=name,
+            help=_about(declared.summary, "sweep", f"{name} --trials 50"),
+        )
+    for name, about in data.PUBLIC.items():
+        function = data.prepare_omniglot if name.startswith(data.OMNIGLOT) else data.prepare_public
+        prepare.command(_command(function, name=name), name=name, help=_about(about, f"data prepare {name}"))
+    prepare.command(_command(data.prepare_folder), name="folder")
+    of_data.command(prepare, name="prepare", help=data.PREPARE)
+    of_data.command(_command(data.draw), name="draw")
+    of_data.command(_command(data.montage), name="montage")
+    app.command(_command(run.list_experiments), name="list")
+    app.command(runs, name="run", help=run.RUN)
+    run_named = words[:1] == ["evaluate"] and len(words) > 1 and not words[1].startswith("-")
+    declared, settings = run.run_config(Path(words[1])) if run_named else (None, None)
+    app.command(_command(run.evaluate, settings, declared=declared), name="evaluate")
+    app.command(_command(report.report), name="report")
+    app.command(_command(report.reproduce), name="reproduce")
+    app.command(sweeps, name="sweep", help=sweep.SWEEP)
+    app.command(of_data, name="data", help=data.DATA)
+    app.command(_command(report.demo), name="demo")
+    return app
+
+
+def _about(summary: str, example: str) -> str:
+    return f"{summary[0].upper()}{summary[1:]}.\n\nExample: warpgrad {example}"
+
+
+def _command(function: Callable[..., None], settings: Any = None, **bound: Any) -> Callable[..., partial[None]]:
+    """A function as tyro takes it: every parameter an option, the call itself put off until all options are right.
+
+    The parameter `settings` becomes one option for every setting, with the given ones as defaults. Parameters that
+    are `bound` are no options.
+    """
+    from tyro.conf import OmitArgPrefixes
+
+    @wraps(function)
+    def deferred(*arguments: Any, **options: Any) -> partial[None]:
+        return partial(function, *arguments, **options, **bound)
+
+    del deferred.__dict__["__wrapped__"]  # or tyro would look at the function instead
+    hints = get_type_hints(function, include_extras=True)
+    own = signature(function)
+    parameters = {name: parameter for name, parameter in own.parameters.items() if name not in bound}
+    if settings is None and "settings" in parameters:
+        bound["settings"] = parameters.pop("settings").default
+    elif settings is not None:
+        hints["settings"] = OmitArgPrefixes[type(settings)]
+        parameters["settings"] = parameters["settings"].replace(default=settings)
+    typed = [parameter.replace(annotation=hints[name]) for name, parameter in parameters.items()]
+    deferred.__signature__ = own.replace(parameters=typed)  # type: ignore[attr-defined]
+    deferred.__annotations__ = {name: hints[name] for name in parameters}
+    return deferred
+
+
+def _sentence(box: str, words: Sequence[str]) -> str:
+    """The first paragraph of a boxed message, and what the others offer instead."""
+    inside = " ".join(line.strip("│| ") for line in box.splitlines() if line[:1] not in "╭╰")
+    text, *others = (" ".join(part.split()) for part in re.split("─{3,}", inside))
+    text = text.rstrip(" .") or "the options cannot be understood"
+    offered = re.match(r"Available subcommands: (.*)|Perhaps you meant: (--[a-z0-9-]+)", others[0] if others else "")
+    if offered and offered[1]:
+        return f"{text[0].lower()}{text[1:]}; choose one of {offered[1]}."
+    hint = f" (did you mean {offered[2]}?)" if offered else ""
+    command = " ".join(["warpgrad", *takewhile(lambda word: not word.startswith("-"), words)])
+    return f"{text[0].lower()}{text[1:]}{hint}; see '{command} --help'."

@@ -41,7 +41,7 @@ def sweep_space(
     for name, choice in space.items():
         for value in choice.extremes:
             try:
-                experiment.check(changed(config, {name: value}))
+                experiment.check(dataclasses.replace(config, **{name: value}))
             except WarpgradError as error:
                 raise WarpgradError(f"the space of '{name}' goes too far: {error}") from error
     return space
@@ -94,15 +94,18 @@ def sentence(choice: Space) -> str:
     return f"{whole}{choice.low:g} to {choice.high:g}{', logarithmic' if choice.log else ''}"
 
 
-def changed(config: Config, changes: Mapping[str, Any]) -> Config:
-    return dataclasses.replace(config, **changes)
+def validation_config(experiment: Declaration[Any], config: Config, *, named: bool = False) -> Config:
+    """The settings of a sweep's trials: what is chosen on the test split proves nothing on it.
 
-
-def validation_config(experiment: Declaration[Any], config: Config) -> Config:
-    """The settings of a sweep's trials: what is chosen on the test split proves nothing on it."""
+    `named` says that the split of `config` was asked for.
+    """
     splits = typing.get_args(setting_kinds(experiment).get("split"))
     if "validation" not in splits:
         raise WarpgradError(
             f"{experiment.name} has no validation split, so a sweep would choose its settings on the test tasks."
         )
-    return changed(config, {"split": "validation"})
+    if not named:
+        return dataclasses.replace(config, **{"split": "validation"})
+    if getattr(config, "split", None) == "test":
+        raise WarpgradError("a sweep chooses settings, so it cannot look at the test split; leave --split out.")
+    return config
