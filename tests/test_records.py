@@ -10,7 +10,7 @@ import pytest
 from warpgrad.cli.main import main
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import records, reproduction, runner
-from warpgrad.experiments.base import Execution, Row, Table
+from warpgrad.experiments.base import Execution, Results, Row, Table
 from warpgrad.experiments.maze.experiment import MazeNavigation
 from warpgrad.experiments.omniglot.experiment import Omniglot
 from warpgrad.experiments.records import packed_series, read_record, unpacked_series, write_record
@@ -41,13 +41,13 @@ def root(tmp_path_factory):
 
 @pytest.fixture
 def groups(root):
-    return reproduce(EXPERIMENT, TABLE, root, **OPTIONS)
+    return reproduce(EXPERIMENT, TABLE, root, **OPTIONS).groups
 
 
 @pytest.fixture
 def record(groups, tmp_path):
     path = tmp_path / "record.json"
-    write_record(path, TABLE, "small", groups)
+    write_record(path, TABLE, "small", Results(groups))
     return path
 
 
@@ -75,7 +75,7 @@ def test_an_entry_holds_all_that_an_examiner_asks_for(record, root):
 def test_table_and_page_are_built_from_the_record_alone(groups, record, tmp_path, capsys):
     empty = tmp_path / "no runs"
     empty.mkdir()
-    found = reproduce(EXPERIMENT, TABLE, empty, **OPTIONS, record=read_record(record))
+    found = reproduce(EXPERIMENT, TABLE, empty, **OPTIONS, record=read_record(record)).groups
     assert "4 runs, 0 of them finished, 4 as they are on record" in capsys.readouterr().err
     assert not any(empty.iterdir())
     assert [(group.label, group.paper) for group in found] == [("RNN", 160.0), ("Memoryless", None)]
@@ -92,14 +92,14 @@ def test_runs_that_are_not_at_hand_stand_as_they_are_on_record(root, record, tmp
 
 def test_a_record_that_is_written_again_is_the_same(root, record, tmp_path):
     before = record.read_bytes()
-    groups = reproduce(EXPERIMENT, TABLE, without(root, tmp_path, "rnn"), **OPTIONS, record=read_record(record))
-    write_record(record, TABLE, "small", groups)
+    results = reproduce(EXPERIMENT, TABLE, without(root, tmp_path, "rnn"), **OPTIONS, record=read_record(record))
+    write_record(record, TABLE, "small", results)
     assert record.read_bytes() == before
 
 
 def test_a_run_is_a_line_with_numbers_of_seven_digits(groups, tmp_path):
     groups[0].evaluations[0]["film"] = {"third": [1 / 3, 12345678.9], "count": 7, "none": None}
-    write_record(tmp_path / "record.json", TABLE, "small", groups)
+    write_record(tmp_path / "record.json", TABLE, "small", Results(groups))
     _, *runs, _ = (tmp_path / "record.json").read_text().splitlines()
     assert len(runs) == 4
     first = read_record(tmp_path / "record.json").entries[0]
@@ -112,9 +112,9 @@ def test_what_is_on_record_under_other_settings_is_run_again(root, record, tmp_p
     other["config"]["lr"] = 0.5
     record.write_text(json.dumps(content))
     kept = without(root, tmp_path, "memoryless")
-    groups = reproduce(EXPERIMENT, TABLE, kept, **OPTIONS, record=read_record(record))
+    groups = reproduce(EXPERIMENT, TABLE, kept, **OPTIONS, record=read_record(record)).groups
     assert [run.path.exists() for run in groups[1].runs] == [False, True]
-    expected = reproduce(EXPERIMENT, TABLE, root, **OPTIONS)
+    expected = reproduce(EXPERIMENT, TABLE, root, **OPTIONS).groups
     for found, known in zip(groups[1].evaluations, expected[1].evaluations, strict=True):
         assert found["metrics"] == pytest.approx(known["metrics"])
 
@@ -123,7 +123,7 @@ def test_a_run_at_hand_goes_before_its_entry(root, record):
     content = json.loads(record.read_bytes())
     content["runs"][0]["summary"]["metrics"]["return"] = -1.0
     record.write_text(json.dumps(content))
-    groups = reproduce(EXPERIMENT, TABLE, root, **OPTIONS, record=read_record(record))
+    groups = reproduce(EXPERIMENT, TABLE, root, **OPTIONS, record=read_record(record)).groups
     assert groups[0].evaluations[0]["metrics"]["return"] != -1.0
 
 
@@ -138,7 +138,7 @@ def test_runs_from_source_that_no_commit_holds_are_not_put_on_record(groups, tmp
     groups[1].runs[0].summary["commit"] = commit
     path = tmp_path / "record.json"
     with pytest.raises(WarpgradError, match=words):
-        write_record(path, TABLE, "small", groups)
+        write_record(path, TABLE, "small", Results(groups))
     assert not path.exists()
     monkeypatch.setattr(reproduction, "commit", lambda: commit)
     with pytest.raises(WarpgradError, match=words):
@@ -171,7 +171,7 @@ def test_a_record_of_real_data_is_not_overwritten_by_anything_else(groups, tmp_p
                 evaluation.pop("data", None)
                 if data is not None:
                     evaluation["data"] = data
-        write_record(path, TABLE, "small", groups)
+        write_record(path, TABLE, "small", Results(groups))
 
     path = tmp_path / "record.json"
     put(before)
@@ -221,3 +221,22 @@ def test_a_file_that_is_no_record_is_named_and_left_alone(tmp_path, content):
     with pytest.raises(WarpgradError, match=r"other\.json .*restore it or name another"):
         read_record(path)
     assert path.read_text() == content
+
+
+def test_a_trial_that_diverges_is_a_result_of_a_search_and_fails_any_other_table(groups, root, tmp_path):
+    # A step size of 1e30 makes the weights infinite within two updates.
+    lost = Row("RNN, lr 1e+30", {**TINY, "method": "rnn", "lr": 1e30, "meta_steps": 3})
+    search = dataclasses.replace(TABLE, rows=(*ROWS, lost), seeds=1, search=True)
+    kept = without(root, tmp_path, "none")
+    results = reproduce(EXPERIMENT, search, kept, **OPTIONS)
+    assert [group.label for group in results.groups] == ["RNN", "Memoryless"]
+    (trial,) = results.diverged
+    assert (trial.label, trial.config["lr"]) == ("RNN, lr 1e+30", 1e30)
+    path = tmp_path / "search.json"
+    write_record(path, search, "small", results)
+    (tmp_path / "no runs").mkdir()
+    again = reproduce(EXPERIMENT, search, tmp_path / "no runs", **OPTIONS, record=read_record(path))
+    assert again.diverged == results.diverged
+    assert not any((tmp_path / "no runs").iterdir())
+    with pytest.raises(WarpgradError, match="1 of 3 runs failed"):
+        reproduce(EXPERIMENT, dataclasses.replace(search, search=False), kept, **OPTIONS)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Group
-from warpgrad.experiments.comparison import Trial, check_searched, edge_winners, trials_of
+from warpgrad.experiments.base import Diverged, Group
+from warpgrad.experiments.comparison import Trial, check_searched, edge_winners, search_lines, trials_of
 from warpgrad.report.runs import Run
 
 
@@ -70,4 +70,11 @@ def test_rows_of_a_table_are_trials_of_what_their_label_names_judged_by_the_mean
     assert [(trial.method, trial.score, trial.settings["lr"]) for trial in trials_of(groups, "auc")] == [
         ("SGD", 2.0, 0.1), ("Control", 4.0, 0.2)
     ]  # fmt: skip
-    assert {trial.method for trial in trials_of(groups, "auc", lambda each: each.runs[0].config["method"])} == {"sgd"}
+    lost = trials_of(groups, "auc", [Diverged("SGD, α 3", {"method": "sgd", "lr": 3.0}, "loss is NaN")])[-1]
+    assert (lost.method, lost.settings["lr"], math.isnan(lost.score)) == ("SGD", 3.0, True)
+
+
+def test_the_outcome_of_a_search_names_winners_and_what_diverged():
+    header, rows = search_lines([*trials("a", {0.1: 1.0, 1.0: 3.0, 10.0: math.nan}), *trials("b", {0.1: 2.0})], "auc")
+    assert header[2:] == ["diverged", "best settings", "auc", "at an edge"]
+    assert rows == [["a", "3", "1", "lr 1.0", "3.0", "no"], ["b", "1", "0", "", "2.0", "no"]]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from warpgrad.cli.run import print_rows, run_config
 from warpgrad.errors import WarpgradError
@@ -13,7 +14,9 @@ from warpgrad.experiments import Group, find_experiment, find_table
 from warpgrad.io import read_json
 
 
-def report(runs: Positional[tuple[Path, ...]], *, out: Path = Path("report.html")) -> None:
+def report(
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...")], *, out: Path = Path("report.html")
+) -> None:
     """Write one self-contained HTML page about some runs.
 
     Example: warpgrad report runs/synthetic/* --out page.html
@@ -36,7 +39,7 @@ def report(runs: Positional[tuple[Path, ...]], *, out: Path = Path("report.html"
 
 
 def reproduce(
-    table: Positional[str],
+    table: Annotated[Positional[str], arg(metavar="TABLE")],
     *,
     preset: str | None = None,
     seeds: int | None = None,
@@ -58,6 +61,7 @@ def reproduce(
         record: Also put the table on record: all that its page needs of every run, in this one file.
         keep: Do not repeat runs that stand in the file of --record under the very same settings.
     """
+    from warpgrad.experiments.comparison import search_lines, trials_of
     from warpgrad.experiments.records import read_record, write_record
     from warpgrad.experiments.reproduction import reproduce as reproduce_table
 
@@ -69,16 +73,19 @@ def reproduce(
     if keep and record is None:
         raise WarpgradError("--keep goes with --record FILE: what is kept are the runs in that file.")
     root = out or Path("runs") / experiment.name
-    groups = reproduce_table(
+    results = reproduce_table(
         experiment, wanted, root, preset=at, seeds=seeds, workers=workers, recording=record is not None,
         record=read_record(record) if keep and record and record.exists() else None,
     )  # fmt: skip
-    page = experiment.page(groups, wanted.title)
+    page = experiment.page(results.groups, wanted.title)
     index = page.write(root / wanted.name / "index.html")
     page.write_figures(root / wanted.name / "figures")
     if record is not None:
-        write_record(record, wanted, at, groups)
-    print_rows(*experiment.lines(groups), f"{wanted.title} (preset {at})")
+        write_record(record, wanted, at, results)
+    print_rows(*experiment.lines(results.groups), f"{wanted.title} (preset {at})")
+    if wanted.search:
+        metric = experiment.sweep_metric
+        print_rows(*search_lines(trials_of(results.groups, metric, results.diverged), metric), "What won the search")
     print(f"page: {index}")
 
 

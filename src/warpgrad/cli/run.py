@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import DECLARATIONS, Config, Declaration, Execution, find_declaration, find_experiment
@@ -96,7 +96,7 @@ def run(
 def evaluate(
     settings: Config | None = None,
     *,
-    run: Positional[Path],
+    run: Annotated[Positional[Path], arg(metavar="RUN")],
     declared: Declaration[Any],
     out: Path | None = None,
     threads: int = 1,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 
 from warpgrad.experiments.search_space import Choices, Space
@@ -149,9 +150,16 @@ def _scatter(sweep: Sweep, trials: Sequence[FrozenTrial], name: str, space: Spac
     return Figure(image, f"{sweep.metric} of each trial against its {name}.", f"`{name}`, {sentence(space)}. {marks}")
 
 
+def best_so_far(sweep: Sweep, trials: Sequence[FrozenTrial]) -> NDArray[np.float64]:
+    """After each trial, the best value until then; NaN before the first."""
+    values = [trial.value if state_of(trial) == "complete" else None for trial in trials]
+    best = np.fmin if sweep.direction == "minimise" else np.fmax
+    found: NDArray[np.float64] = best.accumulate(np.array(values, dtype=np.float64))
+    return found
+
+
 def _progress(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Section:
-    values = [trial.value if state_of(trial) == "complete" else math.nan for trial in trials]
-    best = (np.fmin if sweep.direction == "minimise" else np.fmax).accumulate(np.array(values, dtype=float))
+    best = best_so_far(sweep, trials)
     known = np.isfinite(best)
     image = curves(
         [Series.line("best so far", np.arange(1, len(best) + 1)[known], best[known])],
