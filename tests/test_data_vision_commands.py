@@ -110,7 +110,7 @@ def test_preparing_lists_what_there_is(capsys):
         dispatch(["data", "prepare", "--help"])
     listed = capsys.readouterr().out
     assert all(name in listed for name in (*TITLES, "folder") if name != "drawn")
-    with pytest.raises(WarpgradError, match="expected one of {omniglot, "):
+    with pytest.raises(WarpgradError, match=r"expected one of \{omniglot, "):
         dispatch(["data", "prepare"])
 
 

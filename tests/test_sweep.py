@@ -188,7 +188,7 @@ def test_a_trial_is_taken_up_when_its_owner_is_gone_and_not_before(tmp_path):
         unnamed = record.next_trial(5)  # its owner is killed before it has drawn anything
         with recording(tmp_path, plan) as (other, _):
             assert other.next_trial(5).number == 2
-    with recording(tmp_path, plan) as (record, places):
+    with recording(tmp_path, plan) as (record, _):
         assert [record.next_trial(5).number for _ in range(3)] == [0, 1, 2]
         assert record.next_trial(3) is None
         assert states(tmp_path, plan) == ["running"] * 3

@@ -10,7 +10,7 @@ from warpgrad.errors import WarpgradError
 
 pytest.importorskip("optuna", reason="needs Optuna: pip install 'warpgrad[sweep]'")
 
-from warpgrad.sweep.trials import Watch  # noqa: E402
+from warpgrad.sweep.trials import Watch
 
 
 def test_reports_are_trailing_means_of_tenths(tmp_path):

@@ -103,12 +103,12 @@ def _commands(words: Sequence[str]) -> SubcommandApp:
         given = words[2:] if words[1:2] == [name] else ()
         settings = run.initial_settings(declared, given)
         runs.command(
-            _command(run.run, settings, declared=declared), name=name, help=_about(declared.summary, "run", name)
+            _command(run.run, settings, declared=declared), name=name, help=_about(declared.summary, f"run {name}")
         )
         sweeps.command(
             _command(sweep.sweep, settings, declared=declared, words=tuple(given)),
             name=name,
-            help=_about(declared.summary, "sweep", f"{name} --trials 50"),
+            help=_about(declared.summary, f"sweep {name} --trials 50"),
         )
     for name, about in data.PUBLIC.items():
         function = data.prepare_omniglot if name.startswith(data.OMNIGLOT) else data.prepare_public

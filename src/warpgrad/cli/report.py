@@ -9,7 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from warpgrad.cli.run import print_rows, run_config
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments import Group, find_experiment, find_table
 from warpgrad.io import read_json
 
@@ -25,8 +25,7 @@ def report(
         runs: The run directories.
         out: The page.
     """
-    if not runs:
-        raise WarpgradError("name at least one run directory: warpgrad report RUN...")
+    require(runs, "name at least one run directory: warpgrad report RUN...")
     names = {declared.name for declared, _ in map(run_config, runs)}
     if len(names) > 1:
         from warpgrad.report import load_run, run_page

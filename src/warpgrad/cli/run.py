@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments import DECLARATIONS, Config, Declaration, Execution, find_declaration, find_experiment
 from warpgrad.experiments.settings_file import read_settings
 from warpgrad.io import read_json, write_json
@@ -158,8 +158,7 @@ def run_config(directory: Path) -> tuple[Declaration[Any], Any]:
 
 
 def _set_threads(threads: int) -> None:
-    if threads < 1:
-        raise WarpgradError(f"threads={threads}: at least 1 thread must work.")
+    require(threads >= 1, f"threads={threads}: at least 1 thread must work.")
     import torch
 
     torch.set_num_threads(threads)

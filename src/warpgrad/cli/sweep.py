@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpgrad.cli.run import print_rows
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments import Config, Declaration, find_experiment
 from warpgrad.io import write_json
 from warpgrad.sweep.results import Direction, Places, Prune, Search, Sweep, best_settings, direction_of, lines, summary
@@ -64,8 +64,7 @@ def sweep(
         out: Where sweeps go. Without it, runs/EXPERIMENT/sweeps.
     """
     for name, number in {"trials": trials, "workers": workers, "prune_after": prune_after}.items():
-        if number < 1:
-            raise WarpgradError(f"{name}={number}: it must be at least 1.")
+        require(number >= 1, f"{name}={number}: it must be at least 1.")
     if prune_by is not None and not prune:
         raise WarpgradError("--prune-by does nothing without --prune.")
     if prune_by is not None:

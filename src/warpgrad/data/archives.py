@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 
 VARIABLE = "WARPGRAD_DATA"
 """The environment variable that names the folder with the raw data sets."""
@@ -143,8 +143,7 @@ def find_archives(names: Sequence[str], *, subfolder: str, folder: Path | str | 
             raise WarpgradError(f"no data folder was given and {VARIABLE} is not set: {remedy}.")
         folder = named
     root = Path(folder).expanduser()
-    if not root.is_dir():
-        raise WarpgradError(f"the data folder {root} does not exist: {remedy}.")
+    require(root.is_dir(), f"the data folder {root} does not exist: {remedy}.")
     places = [root / subfolder, root]
     found: dict[str, Path] = {}
     for name in names:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 
 Integers = npt.NDArray[np.integer[Any]]
 
@@ -141,11 +141,11 @@ class _PlainUnpickler(pickle.Unpickler):
         self._path, self._remedy, self._known = path, remedy, _names()
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self._known:
-            raise WarpgradError(
-                f"the pickle {self._path} is refused: it asks for {module}.{name}, but only plain values and NumPy "
-                f"arrays of whole numbers are read; {self._remedy}."
-            )
+        require(
+            (module, name) in self._known,
+            f"the pickle {self._path} is refused: it asks for {module}.{name}, but only plain values and NumPy "
+            f"arrays of whole numbers are read; {self._remedy}.",
+        )
         return self._known[module, name]
 
 

@@ -21,15 +21,17 @@ import PIL
 
 from warpgrad.data.archives import SourceLostError
 from warpgrad.data.store import FILE, IMAGES, Header, Images, ImageStore, open_store
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.io import locked
 from warpgrad.version import __version__
 
 
 def check_vacant(destination: Path) -> None:
     """Refuse a destination that exists, before any work is done for it."""
-    if destination.exists() or destination.is_symlink():
-        raise WarpgradError(f"{destination} exists already: delete it first or choose another destination.")
+    require(
+        not destination.exists() and not destination.is_symlink(),
+        f"{destination} exists already: delete it first or choose another destination.",
+    )
 
 
 def partial_of(destination: Path) -> Path:

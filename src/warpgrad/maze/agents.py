@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.layers.recurrent import HyperState, WarpHyperCell
 from warpgrad.maze.tapes import Tape, WarpTape
 from warpgrad.model.partition import Warp
@@ -131,8 +131,7 @@ class TNetsAgent(RNNAgent):
     ) -> None:
         """`transform` is where the T's start: at the identity, as the plain RNN, or drawn like any other layer."""
         super().__init__(features, hidden, actions)
-        if transform not in ("identity", "drawn"):
-            raise WarpgradError(f"transform={transform!r} is unknown; choose identity or drawn.")
+        require(transform in ("identity", "drawn"), f"transform={transform!r} is unknown; choose identity or drawn.")
         identity = transform == "identity"
         starts = {
             name: nn.Parameter(torch.eye(hidden)) if identity else drawn(hidden, hidden, hidden)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from warpgrad.errors import WarpgradError, naming_extras
+from warpgrad.errors import WarpgradError, naming_extras, require
 from warpgrad.maze.random import following_seeds
 from warpgrad.maze.rules import FEATURES, MOVES, REWARD, Maze, MazeEpisodes
 
@@ -54,8 +54,7 @@ class MazeVectorEnv(VectorEnv[Floats, Actions, NDArray[Any]]):
     ) -> None:
         """Settings as in `warpgrad.maze.Maze`."""
         super().__init__()
-        if num_envs < 1:
-            raise WarpgradError(f"num_envs={num_envs}: there must be at least 1 maze.")
+        require(num_envs >= 1, f"num_envs={num_envs}: there must be at least 1 maze.")
         check_render_mode(render_mode)
         self.maze = Maze(size, length, reward, wall_penalty)
         self.num_envs = num_envs
@@ -95,8 +94,10 @@ class MazeVectorEnv(VectorEnv[Floats, Actions, NDArray[Any]]):
             return observations, np.zeros(self.num_envs, np.float64), self._flags(False), self._flags(False), infos
         moves = np.asarray(actions)
         whole = np.issubdtype(moves.dtype, np.integer)
-        if not whole or moves.shape != (self.num_envs,) or (moves < 0).any() or (moves >= len(MOVES)).any():
-            raise WarpgradError(f"step(...) needs one of the moves 0, 1, 2, 3 for each of the {self.num_envs} mazes.")
+        require(
+            whole and moves.shape == (self.num_envs,) and not (moves < 0).any() and not (moves >= len(MOVES)).any(),
+            f"step(...) needs one of the moves 0, 1, 2, 3 for each of the {self.num_envs} mazes.",
+        )
         self.episodes.step(moves.astype(np.intp))
         rewards = self.episodes.rewards[self.episodes.t - 1].astype(np.float64)
         return self._observed(), rewards, self._flags(False), self._flags(self.episodes.over), {}
@@ -151,8 +152,7 @@ class MazeEnv(gymnasium.Env[Floats, np.int64]):
         return observations[0], {}
 
     def step(self, action: np.int64) -> tuple[Floats, float, bool, bool, Infos]:
-        if self._batch.episodes.over:
-            raise WarpgradError("the episode is over: call reset() before the next step.")
+        require(not self._batch.episodes.over, "the episode is over: call reset() before the next step.")
         observations, rewards, terminations, truncations, _ = self._batch.step(np.array([action]))
         return observations[0], float(rewards[0]), bool(terminations[0]), bool(truncations[0]), {}
 

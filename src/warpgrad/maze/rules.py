@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.maze.random import uniforms
 
 MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])
@@ -54,10 +54,11 @@ class Maze:
             raise WarpgradError(f"size={self.size}: a maze needs an odd number of cells along each side, 3 or more.")
         if not isinstance(self.length, int) or self.length < 1:
             raise WarpgradError(f"length={self.length}: an episode has a whole number of time steps, at least 1.")
-        if not 0 < self.reward < math.inf:
-            raise WarpgradError(f"reward={self.reward}: it must be greater than 0, and finite.")
-        if not 0 <= self.wall_penalty < math.inf:
-            raise WarpgradError(f"wall_penalty={self.wall_penalty}: it is subtracted, so at least 0, and finite.")
+        require(0 < self.reward < math.inf, f"reward={self.reward}: it must be greater than 0, and finite.")
+        require(
+            0 <= self.wall_penalty < math.inf,
+            f"wall_penalty={self.wall_penalty}: it is subtracted, so at least 0, and finite.",
+        )
 
     @cached_property
     def walls(self) -> NDArray[np.bool_]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 
 _SHAPE = "give seed -> task -> score, or an array [seeds, tasks] or [seeds, tasks, starts]"
 
@@ -89,8 +89,9 @@ def _from_array(values: Any, name: str) -> Scores:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise WarpgradError(f"{name} is not an array of numbers ({error}); {_SHAPE}.") from error
-    if array.ndim not in (2, 3) or 0 in array.shape:
-        raise WarpgradError(f"{name} has shape {array.shape}; {_SHAPE}, none of them empty.")
+    require(
+        array.ndim in (2, 3) and 0 not in array.shape, f"{name} has shape {array.shape}; {_SHAPE}, none of them empty."
+    )
     padded = array.reshape(*array.shape[:2], -1)
     seeds, tasks, starts = padded.shape
     names = tuple(tuple(range(tasks)) for _ in range(seeds))
@@ -98,14 +99,12 @@ def _from_array(values: Any, name: str) -> Scores:
 
 
 def _from_nest(nest: Mapping[Hashable, Any], name: str) -> Scores:
-    if not nest:
-        raise WarpgradError(f"{name} has no meta-seeds; {_SHAPE}.")
+    require(nest, f"{name} has no meta-seeds; {_SHAPE}.")
     rows: list[list[NDArray[np.float64]]] = []
     for seed, tasks in nest.items():
         if not isinstance(tasks, Mapping):
             raise WarpgradError(f"{name} holds a {type(tasks).__name__} for meta-seed {seed!r}; {_SHAPE}.")
-        if not tasks:
-            raise WarpgradError(f"{name} has no tasks for meta-seed {seed!r}; evaluate it or leave it out.")
+        require(tasks, f"{name} has no tasks for meta-seed {seed!r}; evaluate it or leave it out.")
         place = f"{name}, meta-seed {seed!r}"
         rows.append([_starts(value, f"{place}, task {task!r}") for task, value in tasks.items()])
     counts = np.array([len(row) for row in rows])
@@ -124,8 +123,10 @@ def _starts(value: Any, place: str) -> NDArray[np.float64]:
         numbers = np.atleast_1d(np.asarray(value, dtype=np.float64))
     except (TypeError, ValueError) as error:
         raise WarpgradError(f"{place}: {value!r} is not a number or a list of numbers.") from error
-    if numbers.ndim != 1 or not numbers.size:
-        raise WarpgradError(f"{place} has shape {numbers.shape}; give one score, or a list of one per start.")
+    require(
+        numbers.ndim == 1 and numbers.size,
+        f"{place} has shape {numbers.shape}; give one score, or a list of one per start.",
+    )
     return numbers
 
 

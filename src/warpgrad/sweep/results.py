@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.experiments.base import Config, Experiment
 from warpgrad.experiments.search_space import Choices, Space
 
@@ -81,10 +81,10 @@ def direction_of(metric: str) -> Direction:
     """Whether more or less is better, by the words in the metric's name."""
     words = set(re.split(r"[^a-z]+", metric.lower()))
     less, more = bool(words & _LESS), bool(words & _MORE)
-    if less == more:
-        raise WarpgradError(
-            f"the name '{metric}' does not tell whether more of it is better; give --direction maximise or minimise."
-        )
+    require(
+        less != more,
+        f"the name '{metric}' does not tell whether more of it is better; give --direction maximise or minimise.",
+    )
     return "minimise" if less else "maximise"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import Config, Declaration, Experiment
 from warpgrad.experiments.search_space import Choices, FloatRange, IntRange, Space
 from warpgrad.experiments.settings_file import check_known, fitted, members, read_named, setting_kinds
@@ -33,11 +33,11 @@ def sweep_space(
         if both:
             raise WarpgradError(f"'{both[0]}' is both in {path} and fixed on the command line; leave one out.")
         space |= given
-    if not space:
-        raise WarpgradError(
-            f"there is nothing to search for {experiment.name}, method '{config.method}': "
-            "give --space FILE.json with the settings to try."
-        )
+    require(
+        space,
+        f"there is nothing to search for {experiment.name}, method '{config.method}': "
+        "give --space FILE.json with the settings to try.",
+    )
     for name, choice in space.items():
         for value in choice.extremes:
             try:
@@ -53,8 +53,7 @@ def read_space(path: Path, experiment: Declaration[Any]) -> dict[str, Space]:
     space: dict[str, Space] = {}
     for name, described in read_named(path).items():
         check_known(name, kinds, experiment, path)
-        if name in _NOT_SWEPT:
-            raise WarpgradError(f"{path} would sweep '{name}', which must be the same for all trials.")
+        require(name not in _NOT_SWEPT, f"{path} would sweep '{name}', which must be the same for all trials.")
         try:
             space[name] = _parsed(described, kinds[name])
         except WarpgradError as error:
@@ -66,14 +65,15 @@ def _parsed(described: Any, kind: Any) -> Space:
     keys = set(described) if isinstance(described, dict) else set()
     if keys == {"choices"} and isinstance(described["choices"], list):
         return Choices(tuple(fitted(value, kind) for value in described["choices"]))
-    if not {"low", "high"} <= keys <= {"low", "high", "log"}:
-        raise WarpgradError('give {"low": …, "high": …, "log": true or false} or {"choices": […]}.')
+    require(
+        {"low", "high"} <= keys <= {"low", "high", "log"},
+        'give {"low": …, "high": …, "log": true or false} or {"choices": […]}.',
+    )
     log = described.get("log", False)
     if not isinstance(log, bool):
         raise WarpgradError(f"log is {log!r}; it is true or false.")
     numbers = [member for member in members(kind) if member in (int, float)]
-    if not numbers:
-        raise WarpgradError("it is no number, so it has no range; give its choices.")
+    require(numbers, "it is no number, so it has no range; give its choices.")
     low, high = (fitted(described[end], numbers[0]) for end in ("low", "high"))
     return IntRange(low, high, log) if numbers[0] is int else FloatRange(low, high, log)
 
@@ -100,10 +100,10 @@ def validation_config(experiment: Declaration[Any], config: Config, *, named: bo
     `named` says that the split of `config` was asked for.
     """
     splits = typing.get_args(setting_kinds(experiment).get("split"))
-    if "validation" not in splits:
-        raise WarpgradError(
-            f"{experiment.name} has no validation split, so a sweep would choose its settings on the test tasks."
-        )
+    require(
+        "validation" in splits,
+        f"{experiment.name} has no validation split, so a sweep would choose its settings on the test tasks.",
+    )
     if not named:
         return dataclasses.replace(config, **{"split": "validation"})
     if getattr(config, "split", None) == "test":

@@ -24,7 +24,7 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments import runner
 from warpgrad.experiments.search_space import Choices, FloatRange, Space
 from warpgrad.io import BusyError, locked, write_bytes, writing
@@ -148,16 +148,17 @@ class SweepStudy:
         definition = json.loads(json.dumps(definition))
         kept = study.user_attrs.get(DEFINITION)
         if kept is None:
-            if study.get_trials(deepcopy=False):
-                raise WarpgradError(f"the study '{name}' was not made by 'warpgrad sweep'; name another --study.")
+            require(
+                not study.get_trials(deepcopy=False),
+                f"the study '{name}' was not made by 'warpgrad sweep'; name another --study.",
+            )
             study.set_user_attr(DEFINITION, definition)
             return
         for key in sorted(set(kept) | set(definition)):
-            if kept.get(key) != definition.get(key):
-                raise WarpgradError(
-                    f"the study '{name}' has {key} = {kept.get(key)!r}, not {definition.get(key)!r}; "
-                    "name another --study."
-                )
+            require(
+                kept.get(key) == definition.get(key),
+                f"the study '{name}' has {key} = {kept.get(key)!r}, not {definition.get(key)!r}; name another --study.",
+            )
 
 
 def sampler(sweep: Sweep, number: int, name: str) -> BaseSampler:

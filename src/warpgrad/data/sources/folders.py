@@ -22,7 +22,7 @@ from warpgrad.data.prepared import TITLES
 from warpgrad.data.splits import FILE_NAMES, SPLITS, check_splits, draw_splits, fractions, lines_of
 from warpgrad.data.store import ImageStore
 from warpgrad.data.writing import check_vacant, write
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 
 _REMEDY = "mend or remove that file"
 _SPLIT_OF = {name: split for split, names in FILE_NAMES.items() for name in names}
@@ -60,10 +60,11 @@ def prepare_folder(
     check_vacant(destination)
     if size is not None and size < 1:
         raise WarpgradError(f"images of {size}×{size} cannot be made; size must be at least 1.")
-    if not re.fullmatch(r"[\w-][\w. -]*", name) or name in TITLES or name in TITLES.values():
-        raise WarpgradError(f"'{name}' cannot name a data set of one's own: choose a plain name of no public data set.")
-    if not source.exists():
-        raise WarpgradError(f"{source} does not exist: name a folder of class folders, or a zip of one.")
+    require(
+        re.fullmatch(r"[\w-][\w. -]*", name) and name not in TITLES and name not in TITLES.values(),
+        f"'{name}' cannot name a data set of one's own: choose a plain name of no public data set.",
+    )
+    require(source.exists(), f"{source} does not exist: name a folder of class folders, or a zip of one.")
     with open_tree(source.resolve() if source.is_dir() else source) as tree:
         layout = read_layout(tree)
         if layout.splits is not None and split_seed is not None:
@@ -90,8 +91,7 @@ def read_layout(tree: Tree) -> Layout:
     """Classes, their pictures and their splits, by the names of the files alone."""
     paths = _below_common(tree.names)
     pictures, left_out, texts = _sorted_out(paths)
-    if not pictures:
-        raise WarpgradError(f"{tree.path} holds no pictures in class folders: put each class into a folder of its own.")
+    require(pictures, f"{tree.path} holds no pictures in class folders: put each class into a folder of its own.")
     by_folder = {path[0] for path in pictures} <= set(_SPLIT_OF) and all(len(path) == 3 for path in pictures)
     depth = 3 if by_folder else 2
     if strange := next((name for path, name in pictures.items() if len(path) != depth), None):

@@ -23,7 +23,7 @@ from warpgrad.data.pictures import UNREADABLE, Progress, told
 from warpgrad.data.splits import draw_splits
 from warpgrad.data.store import Images, ImageStore
 from warpgrad.data.writing import ClassImages, check_vacant, write
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 
 Contents = Mapping[str, Mapping[str, int]]
 """Archive -> alphabet -> number of characters."""
@@ -148,8 +148,7 @@ def prepare_with_splits(
     """`prepare_omniglot` under a `name`, with the splits that `splits(all classes)` makes and a `note` about them."""
     destination = Path(destination)
     check_vacant(destination)
-    if size < 1:
-        raise WarpgradError(f"images of {size}×{size} cannot be made; size must be at least 1.")
+    require(size >= 1, f"images of {size}×{size} cannot be made; size must be at least 1.")
     places = find_archives(list(contents), subfolder="omniglot", folder=source, origin=ORIGIN)
     with ExitStack() as stack:
         drawings: Drawings = {}
@@ -184,11 +183,11 @@ def _complete(tree: Tree, archive: str, alphabets: Mapping[str, int]) -> Drawing
                     f"get {archive}.zip from {ORIGIN}."
                 )
             numbered[number] = name
-    if not found:
-        raise WarpgradError(
-            f"{tree.path} is not Omniglot's {archive}: it holds no {archive}/<alphabet>/<character>/<drawing>.png; "
-            f"get {archive}.zip from {ORIGIN}."
-        )
+    require(
+        found,
+        f"{tree.path} is not Omniglot's {archive}: it holds no {archive}/<alphabet>/<character>/<drawing>.png; "
+        f"get {archive}.zip from {ORIGIN}.",
+    )
     if strange := sorted({alphabet for alphabet, _ in found} - set(alphabets)):
         raise WarpgradError(
             f"{tree.path} holds the alphabet '{strange[0]}', which is not in Omniglot's {archive}; "
@@ -242,10 +241,10 @@ def ink(encoded: bytes, size: int, where: str) -> Images:
     except UNREADABLE as failure:
         raise WarpgradError(f"{where} is no readable PNG ({failure}): get the archives from {ORIGIN}.") from failure
     drawing = 255 - np.asarray(grey)
-    if not 0 < int(drawing.sum(dtype=np.int64)) < drawing.size * 255 // 2:
-        raise WarpgradError(
-            f"{where} is blank or mostly ink; drawings are black on white: get the archives from {ORIGIN}."
-        )
+    require(
+        0 < int(drawing.sum(dtype=np.int64)) < drawing.size * 255 // 2,
+        f"{where} is blank or mostly ink; drawings are black on white: get the archives from {ORIGIN}.",
+    )
     inverted = Image.fromarray(drawing)
     return np.asarray(inverted.resize((size, size), Image.Resampling.LANCZOS))
 

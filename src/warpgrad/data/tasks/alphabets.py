@@ -17,7 +17,7 @@ from torch import Tensor
 from warpgrad.data.store import ImageStore
 from warpgrad.data.tasks.episodes import Classification, ImageBatch
 from warpgrad.data.transform import AffineRange, random_affine
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.keys import fold, generator
 from warpgrad.tasks.supervised import TaskList
 
@@ -52,13 +52,14 @@ class AlphabetTask(Classification):
         """
         self.name = data.name
         per_character = len(data.train_images) // len(data.characters)
-        if batch_size < 1:
-            raise WarpgradError(f"batch_size={batch_size}: a batch of alphabet '{data.name}' needs at least 1 drawing.")
-        if not 0 <= meta_drawings < per_character:
-            raise WarpgradError(
-                f"meta_drawings={meta_drawings}: each character of alphabet '{data.name}' has {per_character} training "
-                "drawings, and at least one must be left to adapt to."
-            )
+        require(
+            batch_size >= 1, f"batch_size={batch_size}: a batch of alphabet '{data.name}' needs at least 1 drawing."
+        )
+        require(
+            0 <= meta_drawings < per_character,
+            f"meta_drawings={meta_drawings}: each character of alphabet '{data.name}' has {per_character} training "
+            "drawings, and at least one must be left to adapt to.",
+        )
         self.batch_size = batch_size
         self.seed = seed
         self._ranges = ranges or AffineRange()
@@ -125,8 +126,10 @@ class AlphabetProtocol:
     """Alphabets for meta-testing."""
 
     def __post_init__(self) -> None:
-        if min(self.characters, self.train_drawings, self.test_drawings, self.held_out) < 1:
-            raise WarpgradError(f"{self} makes no task: each of its numbers must be at least 1.")
+        require(
+            min(self.characters, self.train_drawings, self.test_drawings, self.held_out) >= 1,
+            f"{self} makes no task: each of its numbers must be at least 1.",
+        )
 
 
 @dataclass(frozen=True)
@@ -151,12 +154,11 @@ def split_alphabets(
     usable = usable_alphabets(store, protocol)
     rest = len(usable) - protocol.held_out
     there = f"{store.header.name} has {len(usable)} alphabets with {protocol.characters} characters or more"
-    if rest < 1:
-        raise WarpgradError(f"{there}: too few to hold out {protocol.held_out} and meta-train on the others.")
-    if not 1 <= tasks <= rest:
-        raise WarpgradError(
-            f"{there}; with {protocol.held_out} held out there can be 1 to {rest} meta-training tasks, not {tasks}."
-        )
+    require(rest >= 1, f"{there}: too few to hold out {protocol.held_out} and meta-train on the others.")
+    require(
+        1 <= tasks <= rest,
+        f"{there}; with {protocol.held_out} held out there can be 1 to {rest} meta-training tasks, not {tasks}.",
+    )
     order = _shuffled(usable, seed, "alphabets")
     test, remaining = order[: protocol.held_out], order[protocol.held_out :]
     return AlphabetSplit(seed, tuple(remaining[:tasks]), tuple(remaining[tasks:]), tuple(test))
@@ -202,11 +204,11 @@ class Alphabets:
 
     def _read(self, name: str) -> AlphabetData:
         members = self._members.get(name, ())
-        if len(members) < self.protocol.characters:
-            raise WarpgradError(
-                f"{self.store.header.name} has {len(members)} characters of alphabet '{name}'; "
-                f"{self.protocol.characters} are needed."
-            )
+        require(
+            len(members) >= self.protocol.characters,
+            f"{self.store.header.name} has {len(members)} characters of alphabet '{name}'; "
+            f"{self.protocol.characters} are needed.",
+        )
         chosen = _shuffled(members, self.seed, "characters", name)[: self.protocol.characters]
         pairs = [self._drawings(class_index) for class_index in chosen]
         labels = torch.arange(len(chosen))
@@ -222,11 +224,11 @@ class Alphabets:
     def _drawings(self, class_index: int) -> tuple[Tensor, Tensor]:
         name, there = self.store.classes[class_index], self.store.count(class_index)
         train, test = self.protocol.train_drawings, self.protocol.test_drawings
-        if there < train + test:
-            raise WarpgradError(
-                f"character '{name}' of {self.store.header.name} has {there} drawings; "
-                f"{train} to train and {test} to test are needed."
-            )
+        require(
+            there >= train + test,
+            f"character '{name}' of {self.store.header.name} has {there} drawings; "
+            f"{train} to train and {test} to test are needed.",
+        )
         order = _shuffled(range(there), self.seed, "drawings", name)
         images = self.store.images(class_index, order[: train + test])
         return images[:train], images[train:]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from warpgrad.data.store import ImageStore
 from warpgrad.data.transform import to_float
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Task, TaskFamily
@@ -130,8 +130,7 @@ class EpisodeShape:
 
     def __post_init__(self) -> None:
         for name, least in (("ways", 2), ("shots", 1), ("query", 1)):
-            if getattr(self, name) < least:
-                raise WarpgradError(f"{name}={getattr(self, name)}: an episode needs at least {least}.")
+            require(getattr(self, name) >= least, f"{name}={getattr(self, name)}: an episode needs at least {least}.")
 
 
 class EpisodeTask(Classification):
@@ -229,10 +228,10 @@ class EpisodeFamily(TaskFamily):
 
     def _check(self, store: ImageStore) -> None:
         data, split, shape = store.header.name, self.source.name, self.shape
-        if self.classes < shape.ways:
-            raise WarpgradError(
-                f"split '{split}' of {data} has {self.classes} classes, too few for {shape.ways} ways; ask for fewer."
-            )
+        require(
+            self.classes >= shape.ways,
+            f"split '{split}' of {data} has {self.classes} classes, too few for {shape.ways} ways; ask for fewer.",
+        )
         fewest = min(range(len(self.source.counts)), key=self.source.counts.__getitem__)
         if self.source.counts[fewest] < shape.shots + shape.query:
             raise WarpgradError(
@@ -240,7 +239,7 @@ class EpisodeFamily(TaskFamily):
                 f"{self.source.counts[fewest]} images, too few for {shape.shots} shots and {shape.query} query images; "
                 "ask for fewer."
             )
-        if self.rotations and store.shape[1] != store.shape[2]:
-            raise WarpgradError(
-                f"images of {data} are not square, so turning them changes their shape; leave rotations off."
-            )
+        require(
+            not (self.rotations and store.shape[1] != store.shape[2]),
+            f"images of {data} are not square, so turning them changes their shape; leave rotations off.",
+        )

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from warpgrad.data.store import ImageStore
 from warpgrad.data.tasks.episodes import Classification, FewShotImages, ImageBatch, SplitImages
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.keys import fold, generator
 from warpgrad.tasks.base import TaskFamily
 
@@ -38,13 +38,14 @@ class ManyShotShape:
 
     def __post_init__(self) -> None:
         for name, least in (("ways", 2), ("shots", 1), ("test", 1), ("batch_size", 1), ("meta_images", 0)):
-            if getattr(self, name) < least:
-                raise WarpgradError(f"{name}={getattr(self, name)}: a many-shot task needs at least {least}.")
-        if self.meta_images >= self.shots:
-            raise WarpgradError(
-                f"meta_images={self.meta_images} of {self.shots} shots: at least one image of each class must be left "
-                "to adapt to."
+            require(
+                getattr(self, name) >= least, f"{name}={getattr(self, name)}: a many-shot task needs at least {least}."
             )
+        require(
+            self.meta_images < self.shots,
+            f"meta_images={self.meta_images} of {self.shots} shots: at least one image of each class must be left "
+            "to adapt to.",
+        )
 
     def training_images(self, count: int) -> int:
         """How many of a class of `count` images are for training."""
@@ -198,11 +199,11 @@ class ManyShotFamily(TaskFamily):
 
     def _check(self, store: ImageStore) -> None:
         data, split, shape = store.header.name, self.source.name, self.shape
-        if len(self.source.classes) < shape.ways:
-            raise WarpgradError(
-                f"split '{split}' of {data} has {len(self.source.classes)} classes, too few for {shape.ways} ways; ask "
-                "for fewer."
-            )
+        require(
+            len(self.source.classes) >= shape.ways,
+            f"split '{split}' of {data} has {len(self.source.classes)} classes, too few for {shape.ways} ways; ask "
+            "for fewer.",
+        )
         fewest = min(range(len(self.source.counts)), key=self.source.counts.__getitem__)
         if shape.training_images(self.source.counts[fewest]) <= shape.meta_images:
             raise WarpgradError(
