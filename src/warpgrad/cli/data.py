@@ -37,8 +37,8 @@ PUBLIC = {
     "omniglot-fewshot": "Omniglot with characters drawn for few-shot learning: 1100 / 100 / 423",
     "cifar-fs": "CIFAR-100 with the splits of CIFAR-FS",
     "fc100": "CIFAR-100 with the splits of FC100",
-    "mini-imagenet": "miniImageNet, from pictures or pickles",
-    "tiered-imagenet": "tieredImageNet, from pictures or pickles",
+    "mini-imagenet": "100 classes of ImageNet as miniImageNet, from pictures or pickles",
+    "tiered-imagenet": "608 classes of ImageNet as tieredImageNet, from pictures or pickles",
 }
 """The public data sets that can be prepared."""
 
@@ -71,14 +71,13 @@ def prepare_public(*, name: str, source: Path | None = None, out: Path | None = 
         source: The folder or the archive with the published files. Without it, WARPGRAD_DATA.
         out: Where the prepared data set goes. Without it, data/NAME.
     """
-    # Looked up one by one, so that a command imports only what it needs.
-    make: Callable[..., ImageStore] = {
-        "cifar-fs": lambda: partial(sets.prepare_cifar, splits=sets.CIFAR_FS),
-        "fc100": lambda: partial(sets.prepare_cifar, splits=sets.FC100),
-        "mini-imagenet": lambda: sets.prepare_mini_imagenet,
-        "tiered-imagenet": lambda: sets.prepare_tiered_imagenet,
-    }[name]()
-    _print_summary(make(source, _destination(out, name), progress=_lines("classes prepared")))
+    makers: dict[str, Callable[..., ImageStore]] = {
+        "cifar-fs": partial(sets.prepare_cifar, splits=sets.CIFAR_FS),
+        "fc100": partial(sets.prepare_cifar, splits=sets.FC100),
+        "mini-imagenet": sets.prepare_mini_imagenet,
+        "tiered-imagenet": sets.prepare_tiered_imagenet,
+    }
+    _print_summary(makers[name](source, _destination(out, name), progress=_lines("classes prepared")))
 
 
 def prepare_folder(

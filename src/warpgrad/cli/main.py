@@ -11,7 +11,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from inspect import signature
 from itertools import takewhile
@@ -77,7 +77,7 @@ def _is_a_rank() -> bool:
 def parse(words: Sequence[str]) -> partial[None]:
     """The function that a command line asks for, with its arguments; what is wrong with them becomes one sentence."""
     complaints = io.StringIO()
-    app = _commands(words)
+    app = _app(_commands(words))
     try:
         with contextlib.redirect_stderr(complaints):
             parsed: partial[None] = app.cli(
@@ -92,41 +92,57 @@ def parse(words: Sequence[str]) -> partial[None]:
         raise WarpgradError(_sentence(complaints.getvalue(), words)) from None
 
 
-def _commands(words: Sequence[str]) -> SubcommandApp:
-    """All commands. The words are needed because a preset, a file or a run gives the options their defaults."""
+def _commands(words: Sequence[str]) -> dict[str, Any]:
+    """Command -> the function behind it, or (help text, function or sub-commands).
+
+    The words are needed because a preset, a file or a run gives the options their defaults.
+    """
+    from warpgrad.cli import data, report, run, sweep
+    from warpgrad.data.prepared import OMNIGLOT
+
+    runs, sweeps = {}, {}
+    for name, declared in DECLARATIONS.items():
+        given = tuple(words[2:]) if words[1:2] == [name] else ()
+        settings = run.initial_settings(declared, given)
+        runs[name] = _about(declared.summary, f"run {name}"), _command(run.run, settings, declared=declared)
+        searching = _command(sweep.sweep, settings, declared=declared, words=given)
+        sweeps[name] = _about(declared.summary, f"sweep {name} --trials 50"), searching
+    prepare = {
+        name: (
+            _about(about, f"data prepare {name}"),
+            _command(data.prepare_omniglot if name.startswith(OMNIGLOT) else data.prepare_public, name=name),
+        )
+        for name, about in data.PUBLIC.items()
+    }
+    named = words[:1] == ["evaluate"] and len(words) > 1 and not words[1].startswith("-")
+    tested, kept = run.run_config(Path(words[1])) if named else (None, None)
+    return {
+        "list": _command(run.list_experiments),
+        "run": (run.RUN, runs),
+        "evaluate": _command(run.evaluate, kept, declared=tested),
+        "report": _command(report.report),
+        "reproduce": _command(report.reproduce),
+        "sweep": (sweep.SWEEP, sweeps),
+        "data": (
+            data.DATA,
+            {
+                "prepare": (data.PREPARE, {**prepare, "folder": _command(data.prepare_folder)}),
+                "draw": _command(data.draw),
+                "montage": _command(data.montage),
+            },
+        ),
+        "demo": _command(report.demo),
+    }
+
+
+def _app(commands: Mapping[str, Any]) -> SubcommandApp:
     from tyro.extras import SubcommandApp
 
-    from warpgrad.cli import data, report, run, sweep
-
-    runs, sweeps, prepare, of_data, app = (SubcommandApp() for _ in range(5))
-    for name, declared in DECLARATIONS.items():
-        given = words[2:] if words[1:2] == [name] else ()
-        settings = run.initial_settings(declared, given)
-        runs.command(
-            _command(run.run, settings, declared=declared), name=name, help=_about(declared.summary, f"run {name}")
-        )
-        sweeps.command(
-            _command(sweep.sweep, settings, declared=declared, words=tuple(given)),
-            name=name,
-            help=_about(declared.summary, f"sweep {name} --trials 50"),
-        )
-    for name, about in data.PUBLIC.items():
-        function = data.prepare_omniglot if name.startswith(data.OMNIGLOT) else data.prepare_public
-        prepare.command(_command(function, name=name), name=name, help=_about(about, f"data prepare {name}"))
-    prepare.command(_command(data.prepare_folder), name="folder")
-    of_data.command(prepare, name="prepare", help=data.PREPARE)
-    of_data.command(_command(data.draw), name="draw")
-    of_data.command(_command(data.montage), name="montage")
-    app.command(_command(run.list_experiments), name="list")
-    app.command(runs, name="run", help=run.RUN)
-    run_named = words[:1] == ["evaluate"] and len(words) > 1 and not words[1].startswith("-")
-    declared, settings = run.run_config(Path(words[1])) if run_named else (None, None)
-    app.command(_command(run.evaluate, settings, declared=declared), name="evaluate")
-    app.command(_command(report.report), name="report")
-    app.command(_command(report.reproduce), name="reproduce")
-    app.command(sweeps, name="sweep", help=sweep.SWEEP)
-    app.command(of_data, name="data", help=data.DATA)
-    app.command(_command(report.demo), name="demo")
+    app = SubcommandApp()
+    for name, command in commands.items():
+        about, target = command if isinstance(command, tuple) else (None, command)
+        inner: Any = _app(target) if isinstance(target, dict) else target
+        app.command(name=name, help=about)(inner)
     return app
 
 
@@ -153,7 +169,7 @@ def _command(function: Callable[..., None], settings: Any = None, **bound: Any) 
     if settings is None and "settings" in parameters:
         bound["settings"] = parameters.pop("settings").default
     elif settings is not None:
-        hints["settings"] = OmitArgPrefixes[type(settings)]
+        hints["settings"] = OmitArgPrefixes[type(settings)]  # type: ignore[misc]
         parameters["settings"] = parameters["settings"].replace(default=settings)
     typed = [parameter.replace(annotation=hints[name]) for name, parameter in parameters.items()]
     deferred.__signature__ = own.replace(parameters=typed)  # type: ignore[attr-defined]

@@ -41,7 +41,7 @@ def sweep_space(
     for name, choice in space.items():
         for value in choice.extremes:
             try:
-                experiment.check(dataclasses.replace(config, **{name: value}))
+                experiment.check(_changed(config, {name: value}))
             except WarpgradError as error:
                 raise WarpgradError(f"the space of '{name}' goes too far: {error}") from error
     return space
@@ -94,6 +94,10 @@ def sentence(choice: Space) -> str:
     return f"{whole}{choice.low:g} to {choice.high:g}{', logarithmic' if choice.log else ''}"
 
 
+def _changed(config: Config, changes: Mapping[str, Any]) -> Config:
+    return dataclasses.replace(config, **changes)
+
+
 def validation_config(experiment: Declaration[Any], config: Config, *, named: bool = False) -> Config:
     """The settings of a sweep's trials: what is chosen on the test split proves nothing on it.
 
@@ -105,7 +109,7 @@ def validation_config(experiment: Declaration[Any], config: Config, *, named: bo
         f"{experiment.name} has no validation split, so a sweep would choose its settings on the test tasks.",
     )
     if not named:
-        return dataclasses.replace(config, **{"split": "validation"})
+        return _changed(config, {"split": "validation"})
     if getattr(config, "split", None) == "test":
         raise WarpgradError("a sweep chooses settings, so it cannot look at the test split; leave --split out.")
     return config
