@@ -20,7 +20,7 @@ from tyro.conf import arg
 
 import warpgrad.data as sets
 from warpgrad.data.prepared import DRAWN, OMNIGLOT, STORES
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.io import write_bytes
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ def prepare_omniglot(*, name: str, source: Path | None = None, out: Path | None 
         download: Fetch the archives first, verified by checksum.
     """
     destination = _destination(out, name)
-    if download and source is not None:
-        raise WarpgradError("give either --source or --download, not both.")
+    require(source is None or not download, "give either --source or --download, not both.")
     if download:
         source = destination.parent / f"{OMNIGLOT}-archives"
         print(f"fetching the archives into {source}", file=sys.stderr, flush=True)
@@ -160,8 +159,7 @@ def montage(
         zoom: Screen pixels per image pixel, along each side.
         out: The picture.
     """
-    if group is not None and split is not None:
-        raise WarpgradError("give either --group or --split, not both.")
+    require(group is None or split is None, "give either --group or --split, not both.")
     from warpgrad.experiments.omniglot.methods import open_data
 
     store = open_data(data)
@@ -182,8 +180,7 @@ def _rows(store: ImageStore, group: str | None, split: str | None) -> tuple[str,
         return split, store.split(split)
     members = store.members()
     name = group if group is not None else next(iter(members))
-    if name not in members:
-        raise WarpgradError(f"{store.header.name} has no {_words(store)[0]} '{name}'; it has {', '.join(members)}.")
+    require(name in members, f"{store.header.name} has no {_words(store)[0]} '{name}'; it has {', '.join(members)}.")
     return name or "all", members[name]
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from warpgrad.cli.run import print_rows, run_config
-from warpgrad.errors import WarpgradError, require
+from warpgrad.errors import require
 from warpgrad.experiments import Group, find_experiment, find_table
 from warpgrad.io import read_json
 
@@ -67,10 +67,8 @@ def reproduce(
     wanted = find_table(table)
     experiment = find_experiment(wanted.experiment)
     at = preset or wanted.preset
-    if seeds is not None and seeds < 1:
-        raise WarpgradError(f"seeds={seeds}: at least 1 seed must be run.")
-    if keep and record is None:
-        raise WarpgradError("--keep goes with --record FILE: what is kept are the runs in that file.")
+    require(seeds is None or seeds >= 1, f"seeds={seeds}: at least 1 seed must be run.")
+    require(record is not None or not keep, "--keep goes with --record FILE: what is kept are the runs in that file.")
     root = out or Path("runs") / experiment.name
     results = reproduce_table(
         experiment, wanted, root, preset=at, seeds=seeds, workers=workers, recording=record is not None,

@@ -78,10 +78,10 @@ def run(
 
         print("\n".join(estimate_lines(experiment, checked, flops=flops, ranks=ranks)))
         return
-    if flops is not None or ranks != 1:
-        raise WarpgradError(
-            "--flops and --ranks only predict; give --estimate too, or start several processes with torchrun."
-        )
+    require(
+        flops is None and ranks == 1,
+        "--flops and --ranks only predict; give --estimate too, or start several processes with torchrun.",
+    )
     joined(runner.check_device(checked.device), timeout=timeout)
     directory = out or runner.default_directory(experiment, checked)
     summary = runner.execute(experiment, checked, Execution(directory, fresh, tensorboard, not quiet))
@@ -141,8 +141,10 @@ def initial_settings(declared: Declaration[Any], words: Sequence[str]) -> Config
 def run_config(directory: Path) -> tuple[Declaration[Any], Any]:
     """The experiment that a run directory is of, and its settings."""
     kept = read_json(directory / "config.json")
-    if not isinstance(kept, dict) or "experiment" not in kept:
-        raise WarpgradError(f"{directory / 'config.json'} names no experiment: was it made by 'warpgrad run'?")
+    require(
+        isinstance(kept, dict) and "experiment" in kept,
+        f"{directory / 'config.json'} names no experiment: was it made by 'warpgrad run'?",
+    )
     experiment = find_declaration(kept["experiment"])
     preset = next(iter(experiment.presets.values()))
     known = {item.name for item in dataclasses.fields(preset)}

@@ -65,12 +65,13 @@ def sweep(
     """
     for name, number in {"trials": trials, "workers": workers, "prune_after": prune_after}.items():
         require(number >= 1, f"{name}={number}: it must be at least 1.")
-    if prune_by is not None and not prune:
-        raise WarpgradError("--prune-by does nothing without --prune.")
+    require(prune or prune_by is None, "--prune-by does nothing without --prune.")
     if prune_by is not None:
         direction_of(prune_by)
-    if study is not None and not re.fullmatch(r"[\w.+=-]*\w[\w.+=-]*", study):
-        raise WarpgradError(f"study='{study}' must be a name of letters, digits and . + = - _.")
+    require(
+        study is None or re.fullmatch(r"[\w.+=-]*\w[\w.+=-]*", study),
+        f"study='{study}' must be a name of letters, digits and . + = - _.",
+    )
     fixed = _named(words)
     settings = validation_config(declared, settings, named="split" in fixed)
     experiment = find_experiment(declared.name)

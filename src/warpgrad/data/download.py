@@ -51,15 +51,12 @@ def download(
 def _fetch(url: str, partial: Path, progress: Callable[[int, int | None], None] | None) -> str:
     digest = hashlib.sha256()
     with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer, partial.open("xb") as file:
-        length = answer.headers.get("Content-Length")
-        total = int(length) if length is not None and length.isdigit() else None
-        received = 0
+        length = answer.headers.get("Content-Length") or ""
         while chunk := answer.read(_CHUNK):
             file.write(chunk)
             digest.update(chunk)
-            received += len(chunk)
             if progress is not None:
-                progress(received, total)
+                progress(file.tell(), int(length) if length.isdigit() else None)
         file.flush()
         os.fsync(file.fileno())
     return digest.hexdigest()

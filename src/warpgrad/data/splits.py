@@ -28,8 +28,8 @@ def check_splits(
                 raise WarpgradError(f"{where}: the class '{name}' is {both}; every class has one split.")
             home[name] = split
         require(members, f"{where}: the split {split} has no classes.")
-        if sizes is not None and len(members) != sizes[split]:
-            raise WarpgradError(f"{where}: the split {split} has {len(members)} classes instead of {sizes[split]}.")
+        wanted = len(members) if sizes is None else sizes[split]
+        require(len(members) == wanted, f"{where}: the split {split} has {len(members)} classes instead of {wanted}.")
 
 
 def check_groups_apart(splits: Mapping[str, Sequence[str]], groups: Mapping[str, str], where: str, name: str) -> None:
@@ -79,6 +79,8 @@ def table_of(raw: bytes, where: str) -> dict[str, str]:
         table = json.loads(raw)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as failure:
         raise WarpgradError(f"{where} is no readable JSON ({failure}).") from failure
-    if not isinstance(table, dict) or not all(isinstance(group, str) for group in table.values()):
-        raise WarpgradError(f"{where} is not a table from class names to group names.")
+    require(
+        isinstance(table, dict) and all(isinstance(group, str) for group in table.values()),
+        f"{where} is not a table from class names to group names.",
+    )
     return table

@@ -12,9 +12,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -72,8 +73,7 @@ class Header:
     @property
     def image_bytes(self) -> int:
         """The size of all images together."""
-        channels, height, width = self.shape
-        return self.offsets[-1] * channels * height * width
+        return self.offsets[-1] * math.prod(self.shape)
 
     def to_json(self) -> str:
         about = {"format": FORMAT, "version": VERSION, "dtype": "uint8"}
@@ -112,8 +112,7 @@ def _header(fields: dict[str, Any]) -> Header:
     require(fields.get("dtype") == "uint8", f"dtype is {fields.get('dtype')!r} instead of 'uint8'")
     texts = {key: _text(fields, key) for key in ("name", "sha256", "source", "licence", "note")}
     splits = fields.get("splits")
-    if not isinstance(splits, dict):
-        raise WarpgradError("'splits' is not a table")
+    require(isinstance(splits, dict), "'splits' is not a table")
     channels_height_width = _list(fields, "shape", int)
     require(len(channels_height_width) == 3, "'shape' is not three positive numbers")
     return Header(
@@ -150,8 +149,7 @@ class ImageStore:
     """A data set on disk. `images(i)` copies one class out of the memory map; what else is known is in `header`."""
 
     def __init__(self, path: Path, header: Header) -> None:
-        self.path = path
-        self.header = header
+        self.path, self.header = path, header
         self._pixels: Images = np.memmap(
             path / IMAGES, dtype=np.uint8, mode="r", shape=(header.offsets[-1], *header.shape)
         )
@@ -196,10 +194,7 @@ class ImageStore:
     def members(self) -> dict[str, tuple[int, ...]]:
         """Group name -> the indices of its classes, both in sorted order of their names."""
         order = sorted(range(len(self)), key=lambda index: (self.groups[index], self.classes[index]))
-        found: dict[str, list[int]] = {}
-        for index in order:
-            found.setdefault(self.groups[index], []).append(index)
-        return {group: tuple(indices) for group, indices in found.items()}
+        return {group: tuple(indices) for group, indices in groupby(order, self.groups.__getitem__)}
 
     def split(self, name: str) -> tuple[int, ...]:
         """The indices of the classes of a published split."""

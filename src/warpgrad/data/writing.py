@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,14 +172,11 @@ class PartialStore:
     def finish(self, header: Callable[[dict[str, Any]], Header]) -> None:
         """Write the header, last of all."""
         lines = self._written
-        offsets = [0]
-        for line in lines:
-            offsets.append(offsets[-1] + line.images)
         made = header(
             {
                 "classes": tuple(line.name for line in lines),
                 "groups": tuple(line.group for line in lines),
-                "offsets": tuple(offsets),
+                "offsets": tuple(accumulate((line.images for line in lines), initial=0)),
                 "sha256": self._digest.hexdigest(),
             }
         )

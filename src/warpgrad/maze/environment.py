@@ -57,8 +57,7 @@ class MazeVectorEnv(VectorEnv[Floats, Actions, NDArray[Any]]):
         require(num_envs >= 1, f"num_envs={num_envs}: there must be at least 1 maze.")
         check_render_mode(render_mode)
         self.maze = Maze(size, length, reward, wall_penalty)
-        self.num_envs = num_envs
-        self.render_mode = render_mode
+        self.num_envs, self.render_mode = num_envs, render_mode
         self.single_observation_space = observation_space(self.maze)
         self.single_action_space = spaces.Discrete(len(MOVES))
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -75,10 +74,10 @@ class MazeVectorEnv(VectorEnv[Floats, Actions, NDArray[Any]]):
             given: list[int | None] = [single + place for place in range(self.num_envs)]
         else:
             given = [None] * self.num_envs if seed is None else list(cast(list[int | None], seed))
-        if len(given) != self.num_envs or any(own is not None and not 0 <= own < 2**63 for own in given):
-            raise WarpgradError(
-                f"reset(seed=...) needs a number from 0 to 2**63 - 1, or None, for each of the {self.num_envs} mazes."
-            )
+        require(
+            len(given) == self.num_envs and not any(own is not None and not 0 <= own < 2**63 for own in given),
+            f"reset(seed=...) needs a number from 0 to 2**63 - 1, or None, for each of the {self.num_envs} mazes.",
+        )
         if self._seeds is None:
             others = self.np_random.integers(2**63, size=self.num_envs, dtype=np.int64)
         else:
@@ -116,8 +115,7 @@ class MazeVectorEnv(VectorEnv[Floats, Actions, NDArray[Any]]):
         return self._episodes
 
     def _observed(self) -> Floats:
-        seen: Floats = self.episodes.observations[self.episodes.t].copy()
-        return seen
+        return np.array(self.episodes.observations[self.episodes.t])
 
     def _flags(self, value: bool) -> Flags:
         return np.full(self.num_envs, value)
@@ -169,8 +167,7 @@ def observation_space(maze: Maze) -> spaces.Box:
 
 
 def check_render_mode(render_mode: str | None) -> None:
-    if render_mode not in (None, "rgb_array"):
-        raise WarpgradError(f"render_mode={render_mode!r} is unknown; choose rgb_array or none.")
+    require(render_mode in (None, "rgb_array"), f"render_mode={render_mode!r} is unknown; choose rgb_array or none.")
 
 
 gymnasium.register(

@@ -102,8 +102,7 @@ def _from_nest(nest: Mapping[Hashable, Any], name: str) -> Scores:
     require(nest, f"{name} has no meta-seeds; {_SHAPE}.")
     rows: list[list[NDArray[np.float64]]] = []
     for seed, tasks in nest.items():
-        if not isinstance(tasks, Mapping):
-            raise WarpgradError(f"{name} holds a {type(tasks).__name__} for meta-seed {seed!r}; {_SHAPE}.")
+        require(isinstance(tasks, Mapping), f"{name} holds a {type(tasks).__name__} for meta-seed {seed!r}; {_SHAPE}.")
         require(tasks, f"{name} has no tasks for meta-seed {seed!r}; evaluate it or leave it out.")
         place = f"{name}, meta-seed {seed!r}"
         rows.append([_starts(value, f"{place}, task {task!r}") for task, value in tasks.items()])

@@ -70,8 +70,7 @@ def _parsed(described: Any, kind: Any) -> Space:
         'give {"low": …, "high": …, "log": true or false} or {"choices": […]}.',
     )
     log = described.get("log", False)
-    if not isinstance(log, bool):
-        raise WarpgradError(f"log is {log!r}; it is true or false.")
+    require(isinstance(log, bool), f"log is {log!r}; it is true or false.")
     numbers = [member for member in members(kind) if member in (int, float)]
     require(numbers, "it is no number, so it has no range; give its choices.")
     low, high = (fitted(described[end], numbers[0]) for end in ("low", "high"))
@@ -110,6 +109,8 @@ def validation_config(experiment: Declaration[Any], config: Config, *, named: bo
     )
     if not named:
         return _changed(config, {"split": "validation"})
-    if getattr(config, "split", None) == "test":
-        raise WarpgradError("a sweep chooses settings, so it cannot look at the test split; leave --split out.")
+    require(
+        getattr(config, "split", None) != "test",
+        "a sweep chooses settings, so it cannot look at the test split; leave --split out.",
+    )
     return config

@@ -25,7 +25,7 @@ from typing import Any
 
 from optuna.trial import Trial, TrialState
 
-from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.errors import NonFiniteError, WarpgradError, require
 from warpgrad.experiments.base import Config
 from warpgrad.experiments.reproduction import started
 from warpgrad.experiments.runner import python_command
@@ -196,11 +196,11 @@ class Workers:
     def _complete(self, one: Active) -> None:
         summary = read_json(one.directory / "summary.json")
         metric = self.study.sweep.metric
-        if metric not in summary["metrics"]:
-            raise WarpgradError(
-                f"{summary['experiment']} measures no '{metric}'; name another --metric and --study, "
-                f"of {', '.join(summary['metrics'])}."
-            )
+        require(
+            metric in summary["metrics"],
+            f"{summary['experiment']} measures no '{metric}'; name another --metric and --study, "
+            f"of {', '.join(summary['metrics'])}.",
+        )
         value = float(summary["metrics"][metric])
         if math.isfinite(value):
             seconds = summary["wall_seconds"]

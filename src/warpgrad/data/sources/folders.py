@@ -58,8 +58,7 @@ def prepare_folder(
     """
     source, destination = Path(source).expanduser(), Path(destination)
     check_vacant(destination)
-    if size is not None and size < 1:
-        raise WarpgradError(f"images of {size}×{size} cannot be made; size must be at least 1.")
+    require(size is None or size >= 1, f"images of {size}×{size} cannot be made; size must be at least 1.")
     require(
         re.fullmatch(r"[\w-][\w. -]*", name) and name not in TITLES and name not in TITLES.values(),
         f"'{name}' cannot name a data set of one's own: choose a plain name of no public data set.",
@@ -67,8 +66,10 @@ def prepare_folder(
     require(source.exists(), f"{source} does not exist: name a folder of class folders, or a zip of one.")
     with open_tree(source.resolve() if source.is_dir() else source) as tree:
         layout = read_layout(tree)
-        if layout.splits is not None and split_seed is not None:
-            raise WarpgradError(f"{source} tells its splits; a split seed would have no effect: leave it out.")
+        require(
+            layout.splits is None or split_seed is None,
+            f"{source} tells its splits; a split seed would have no effect: leave it out.",
+        )
         names = [item.name for item in layout.classes]
         seed = split_seed or 0
         splits = layout.splits or draw_splits(names, fractions(len(names), str(source)), "split", seed)
@@ -183,11 +184,11 @@ def _look_through(
             seen = look(tree.read(file), f"{tree.path}: {file}", _REMEDY)
             all_grey = all_grey and seen.grey
             sides = sides or seen.size
-            if size is None and seen.size != sides:
-                raise WarpgradError(
-                    f"{tree.path}: {file} is {seen.size[0]}×{seen.size[1]}, others are {sides[0]}×{sides[1]}: "
-                    "choose one size for all with --size."
-                )
+            require(
+                size is not None or seen.size == sides,
+                f"{tree.path}: {file} is {seen.size[0]}×{seen.size[1]}, others are {sides[0]}×{sides[1]}: "
+                "choose one size for all with --size.",
+            )
         if looked is not None:
             looked(done, len(classes))
     if sides is None:

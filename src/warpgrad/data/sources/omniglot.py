@@ -230,11 +230,10 @@ def ink(encoded: bytes, size: int, where: str) -> Images:
     """A published drawing as uint8 [size, size], ink 255 on paper 0, resized with an antialiasing filter."""
     try:
         with Image.open(io.BytesIO(encoded), formats=["PNG"]) as image:
-            if image.size != (SIDE, SIDE):
-                raise WarpgradError(
-                    f"{where} is {image.size[0]}×{image.size[1]} instead of {SIDE}×{SIDE}: "
-                    f"get the archives from {ORIGIN}."
-                )
+            require(
+                image.size == (SIDE, SIDE),
+                f"{where} is {image.size[0]}×{image.size[1]} instead of {SIDE}×{SIDE}: get the archives from {ORIGIN}.",
+            )
             grey = image.convert("L")
     except WarpgradError:
         raise

@@ -129,10 +129,10 @@ def _read_labels(path: Path) -> _Labels:
     for number in np.unique(specific).tolist():
         chosen = np.flatnonzero(specific == number)
         above = np.unique(general[chosen])
-        if len(above) != 1:
-            raise WarpgradError(
-                f"{path} puts the class '{names[number]}' into {len(above)} superclasses: get it from {ORIGIN}."
-            )
+        require(
+            len(above) == 1,
+            f"{path} puts the class '{names[number]}' into {len(above)} superclasses: get it from {ORIGIN}.",
+        )
         title = titles[int(above[0])]
         # ImageNet has two cranes and two maillots: superclass and, where that is one too, number tell them apart.
         name = f"{title}/{names[number]}"
@@ -143,9 +143,9 @@ def _read_labels(path: Path) -> _Labels:
 
 def _numbered(fields: Mapping[str, Any], key: str, path: Path) -> tuple[Integers, list[str]]:
     """The number of each image, and the names that the numbers stand for."""
-    numbers, names = numbers_in(fields.get(key)), fields.get(f"{key}_str")
+    numbers, names = numbers_in(fields.get(key)) or [], fields.get(f"{key}_str")
     if not numbers or not isinstance(names, list):
-        raise WarpgradError(f"{path} has no whole numbers '{key}' and list '{key}_str': get it from {ORIGIN}.")
+        raise WarpgradError(f"{path} has no integers '{key}' and list '{key}_str': get it from {ORIGIN}.")
     require(
         0 <= min(numbers) <= max(numbers) < len(names),
         f"{path}: '{key}' has numbers that '{key}_str' does not name: get it from {ORIGIN}.",

@@ -6,23 +6,22 @@ gives every method the same alphabets, the same 20 characters of each, and the s
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from warpgrad.data.store import ImageStore
-from warpgrad.data.tasks.episodes import Classification, ImageBatch
+from warpgrad.data.tasks.episodes import BatchedClassification, ImageBatch
 from warpgrad.data.transform import AffineRange, random_affine
 from warpgrad.errors import require
 from warpgrad.keys import fold, generator
 from warpgrad.tasks.supervised import TaskList
 
 
-class AlphabetTask(Classification):
+class AlphabetTask(BatchedClassification):
     """Tell the characters of one alphabet apart.
 
     L_task and L_meta are the same negative log-likelihood on different batches: both from all training drawings, or
@@ -60,37 +59,23 @@ class AlphabetTask(Classification):
             f"meta_drawings={meta_drawings}: each character of alphabet '{data.name}' has {per_character} training "
             "drawings, and at least one must be left to adapt to.",
         )
-        self.batch_size = batch_size
-        self.seed = seed
-        self._ranges = ranges or AffineRange()
-        self._images = data.train_images.to(device)
-        self._labels = data.train_labels.to(device)
+        self.batch_size, self.seed, self._ranges = batch_size, seed, ranges or AffineRange()
+        self._images, self._labels = data.train_images.to(device), data.train_labels.to(device)
         self._test = (data.test_images.to(device), data.test_labels.to(device))
-        place = torch.arange(len(data.train_images)) % per_character
         every = torch.arange(len(data.train_images))
-        self._adapt_places = every[place < per_character - meta_drawings]
-        self._meta_places = every[place >= per_character - meta_drawings] if meta_drawings else every
+        adapted = every % per_character < per_character - meta_drawings
+        self._places = {"adapt": every[adapted], "meta": every[~adapted] if meta_drawings else every}
 
-    def adapt_batch(self, k: int) -> ImageBatch:
-        return self._draw(self._adapt_places, k, "adapt")
-
-    def meta_batch(self, k: int) -> ImageBatch:
-        return self._draw(self._meta_places, k, "meta")
+    def batch(self, k: int, role: Literal["adapt", "meta"]) -> ImageBatch:
+        places = self._places[role]
+        drawn = torch.randint(len(places), (self.batch_size,), generator=generator(self.seed, k, role))
+        chosen = places[drawn].to(self._images.device)
+        images = random_affine(self._images[chosen], fold(self.seed, k, role), self._ranges)
+        return images, self._labels[chosen]
 
     def test_batches(self) -> Iterable[ImageBatch]:
         images, labels = self._test
         yield random_affine(images, fold(self.name, "test"), self._ranges), labels
-
-    def with_seed(self, seed: int) -> AlphabetTask:
-        other = copy.copy(self)
-        other.seed = seed
-        return other
-
-    def _draw(self, places: Tensor, k: int, role: str) -> ImageBatch:
-        draw = generator(self.seed, k, role)
-        chosen = places[torch.randint(len(places), (self.batch_size,), generator=draw)].to(self._images.device)
-        images = random_affine(self._images[chosen], fold(self.seed, k, role), self._ranges)
-        return images, self._labels[chosen]
 
 
 def alphabet_tasks(
@@ -187,9 +172,7 @@ class Alphabets:
     """The data of a store's alphabets under one seed; each alphabet is read once and kept (a third of a MB)."""
 
     def __init__(self, store: ImageStore, seed: int, protocol: AlphabetProtocol | None = None) -> None:
-        self.store = store
-        self.seed = seed
-        self.protocol = protocol or AlphabetProtocol()
+        self.store, self.seed, self.protocol = store, seed, protocol or AlphabetProtocol()
         self._members = store.members()
         self._kept: dict[str, AlphabetData] = {}
 
