@@ -76,7 +76,7 @@ def lines_of(raw: bytes, where: str) -> list[str]:
 def table_of(raw: bytes, where: str) -> dict[str, str]:
     """A JSON file that gives every class its group."""
     try:
-        table = json.loads(raw)
+        table: dict[str, str] = json.loads(raw)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as failure:
         raise WarpgradError(f"{where} is no readable JSON ({failure}).") from failure
     require(

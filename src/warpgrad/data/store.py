@@ -111,7 +111,7 @@ def damaged(path: Path, what: str) -> WarpgradError:
 def _header(fields: dict[str, Any]) -> Header:
     require(fields.get("dtype") == "uint8", f"dtype is {fields.get('dtype')!r} instead of 'uint8'")
     texts = {key: _text(fields, key) for key in ("name", "sha256", "source", "licence", "note")}
-    splits = fields.get("splits")
+    splits: Any = fields.get("splits")
     require(isinstance(splits, dict), "'splits' is not a table")
     channels_height_width = _list(fields, "shape", int)
     require(len(channels_height_width) == 3, "'shape' is not three positive numbers")

@@ -108,8 +108,8 @@ def _from_nest(nest: Mapping[Hashable, Any], name: str) -> Scores:
         rows.append([_starts(value, f"{place}, task {task!r}") for task, value in tasks.items()])
     counts = np.array([len(row) for row in rows])
     starts = np.zeros((len(rows), counts.max()), dtype=np.int64)
-    for seed_index, row in enumerate(rows):
-        starts[seed_index, : len(row)] = [len(numbers) for numbers in row]
+    for own, row in zip(starts, rows, strict=True):
+        own[: len(row)] = [len(numbers) for numbers in row]
     padded = np.zeros((*starts.shape, starts.max()))
     for seed_index, row in enumerate(rows):
         for task_index, numbers in enumerate(row):

@@ -172,27 +172,20 @@ def prepare_with_splits(
 
 def _complete(tree: Tree, archive: str, alphabets: Mapping[str, int]) -> Drawings:
     """Sort the drawings of one archive by character; refuse it, by name of what is amiss, unless all are there."""
+
+    def check(condition: object, why: str) -> None:
+        require(condition, f"{tree.path} {why}; get {archive}.zip from {ORIGIN}.")
+
     found: dict[tuple[str, str], dict[int, str]] = {}
     for name in tree.names:
         # Anything that is no drawing of this archive (a note, an icon left by a file manager) is not looked at.
         if (match := _DRAWING.fullmatch(name)) and match[1] == archive:
-            numbered = found.setdefault((match[2], match[3]), {})
-            if (number := int(match[5])) in numbered:
-                raise WarpgradError(
-                    f"{tree.path} holds a drawing twice, as {numbered[number]} and {name}; "
-                    f"get {archive}.zip from {ORIGIN}."
-                )
+            numbered, number = found.setdefault((match[2], match[3]), {}), int(match[5])
+            check(number not in numbered, f"holds a drawing twice, as {numbered.get(number)} and {name}")
             numbered[number] = name
-    require(
-        found,
-        f"{tree.path} is not Omniglot's {archive}: it holds no {archive}/<alphabet>/<character>/<drawing>.png; "
-        f"get {archive}.zip from {ORIGIN}.",
-    )
-    if strange := sorted({alphabet for alphabet, _ in found} - set(alphabets)):
-        raise WarpgradError(
-            f"{tree.path} holds the alphabet '{strange[0]}', which is not in Omniglot's {archive}; "
-            f"get {archive}.zip from {ORIGIN}."
-        )
+    check(found, f"is not Omniglot's {archive}: it holds no {archive}/<alphabet>/<character>/<drawing>.png")
+    strange = sorted({alphabet for alphabet, _ in found} - set(alphabets))
+    check(not strange, f"holds the alphabet '{', '.join(strange[:1])}', which is not in Omniglot's {archive}")
     expected = {
         (alphabet, f"character{number:02d}") for alphabet, count in alphabets.items() for number in range(1, count + 1)
     }
@@ -200,18 +193,11 @@ def _complete(tree: Tree, archive: str, alphabets: Mapping[str, int]) -> Drawing
     for alphabet, character in sorted(expected & set(found)):
         absent = sorted(set(range(1, DRAWINGS + 1)) - set(found[alphabet, character]))
         missing += [f"{alphabet}/{character} drawing {number:02d}" for number in absent]
+    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+    check(not missing, f"is incomplete: {', '.join(missing[:3])}{more} missing")
     extra = sorted(set(found) - expected)
     extra += [key for key in sorted(expected & set(found)) if len(found[key]) > DRAWINGS]
-    if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise WarpgradError(
-            f"{tree.path} is incomplete: {', '.join(missing[:3])}{more} missing; get {archive}.zip from {ORIGIN}."
-        )
-    if extra:
-        raise WarpgradError(
-            f"{tree.path} holds more than Omniglot's {archive} does, in {'/'.join(extra[0])}; "
-            f"get {archive}.zip from {ORIGIN}."
-        )
+    check(not extra, f"holds more than Omniglot's {archive} does, in {', '.join(map('/'.join, extra[:1]))}")
     return {key: (tree, [names[number] for number in sorted(names)]) for key, names in sorted(found.items())}
 
 
