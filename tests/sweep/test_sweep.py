@@ -34,7 +34,7 @@ from warpgrad.experiments.search_space import Choices, FloatRange, IntRange  # n
 from warpgrad.experiments.settings_file import read_settings  # noqa: E402
 from warpgrad.experiments.synthetic.experiment import Synthetic  # noqa: E402
 from warpgrad.sweep.page import best_so_far, build_page  # noqa: E402
-from warpgrad.sweep.results import Places, Prune, Sweep, best_settings, state_of  # noqa: E402
+from warpgrad.sweep.results import Prune, Sweep, SweepPaths, best_settings, state_of  # noqa: E402
 from warpgrad.sweep.study import open_study, sampler  # noqa: E402
 from warpgrad.sweep.trials import Workers  # noqa: E402
 
@@ -90,7 +90,7 @@ def planned(search="random", seed=0, space=SPACE, meta_steps=20) -> Sweep:
 
 @contextmanager
 def recording(root: Path, plan: Sweep, name="study", address=None):
-    places = Places(root, name)
+    places = SweepPaths(root, name)
     with open_study(plan, places, address) as study:
         yield study, places
 

@@ -13,7 +13,17 @@ from warpgrad.cli.run import print_rows
 from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments import Config, Declaration, find_experiment
 from warpgrad.io import write_json
-from warpgrad.sweep.results import Direction, Places, Prune, Search, Sweep, best_settings, direction_of, lines, summary
+from warpgrad.sweep.results import (
+    Direction,
+    Prune,
+    Search,
+    Sweep,
+    SweepPaths,
+    best_settings,
+    direction_of,
+    lines,
+    summary,
+)
 from warpgrad.sweep.space import sentence, sweep_space, validation_config
 
 if TYPE_CHECKING:
@@ -91,7 +101,7 @@ def sweep(
     from warpgrad.sweep.trials import Workers
 
     name = study or run_name(experiment, config) + ("" if sampler == "random" else f"-{sampler}")
-    places = Places(out or Path("runs") / experiment.name / "sweeps", name)
+    places = SweepPaths(out or Path("runs") / experiment.name / "sweeps", name)
     with open_study(plan, places, storage) as found:
         _say(f"{name}: {len(found.trials())} of {trials} trials made, {workers} workers")
         for setting, choice in plan.space.items():
@@ -105,7 +115,7 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _conclude(plan: Sweep, trials: Sequence[FrozenTrial], places: Places, command: str) -> None:
+def _conclude(plan: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths, command: str) -> None:
     """The best trials on the terminal, on a page, and the best one in a file."""
     from warpgrad.sweep.page import build_page  # needs matplotlib, which is slow to import
 

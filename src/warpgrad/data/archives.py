@@ -37,7 +37,7 @@ class Limits:
     total_bytes: int = 32 << 30
 
 
-class Tree(Protocol):
+class FileTree(Protocol):
     """Files below one root, whether packed or not."""
 
     path: Path
@@ -115,7 +115,7 @@ def _digest(facts: Iterable[tuple[str, int, int]]) -> str:
 
 
 @contextmanager
-def open_tree(path: Path, limits: Limits | None = None) -> Iterator[Tree]:
+def open_tree(path: Path, limits: Limits | None = None) -> Iterator[FileTree]:
     """The files of a folder or of a zip archive."""
     if path.is_dir():
         yield FolderTree(path)

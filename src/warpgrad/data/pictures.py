@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
-from warpgrad.data.archives import Tree
+from warpgrad.data.archives import FileTree
 from warpgrad.data.store import Images, ImageStore
 from warpgrad.data.writing import ClassImages
 from warpgrad.errors import WarpgradError, require
@@ -113,7 +113,7 @@ def _stacked(files: Sequence[str], read: Callable[[str], Images]) -> Images:
     return np.stack([read(file) for file in files])
 
 
-def resized(tree: Tree, size: int | None, remedy: str, *, channels: int = 3) -> Callable[[str], Images]:
+def resized(tree: FileTree, size: int | None, remedy: str, *, channels: int = 3) -> Callable[[str], Images]:
     """A `read` for `stream`: the pictures of a tree, resized to `size`×`size` where it is given."""
     return lambda file: pixels(read_picture(tree.read(file), f"{tree.path}: {file}", remedy, channels=channels), size)
 

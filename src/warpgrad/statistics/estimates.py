@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike
 from warpgrad.errors import require
 from warpgrad.statistics.formatting import between, count, number, shared_digits
 from warpgrad.statistics.intervals import UNBOUNDED, Interval, bootstrap_means, t_interval
-from warpgrad.statistics.scores import Scores, paired, scores_of
+from warpgrad.statistics.scores import PaddedScores, paired, scores_of
 
 Nested = Mapping[Any, Mapping[Any, float | Sequence[float]]]
 """meta-seed -> held-out task -> score, or the scores of that task's starts."""
@@ -151,8 +151,8 @@ def paired_difference(
     """The mean of `first` − `second` over the same meta-seeds, held-out tasks and starts.
 
     Args:
-        first: Scores of the first method.
-        second: Scores of the second, for exactly the same meta-seeds, tasks and starts.
+        first: PaddedScores of the first method.
+        second: PaddedScores of the second, for exactly the same meta-seeds, tasks and starts.
         names: What the two methods are called in sentences and messages.
         level: Of the intervals.
         resamples: Bootstrap draws.
@@ -177,7 +177,7 @@ def mean_interval(
     return _summarise(scores_of(values, name), level, resamples, key)
 
 
-def _summarise(scores: Scores, level: float, resamples: int, key: int) -> Estimate:
+def _summarise(scores: PaddedScores, level: float, resamples: int, key: int) -> Estimate:
     require(0.0 < level < 1.0, f"level={level} is not a confidence level; give one between 0 and 1.")
     require(resamples >= 1, f"resamples={resamples} gives no interval; ask for at least 1.")
     clustered_by, clusters = scores.clusters()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from warpgrad.errors import require
 from warpgrad.keys import fold
-from warpgrad.statistics.scores import Scores
+from warpgrad.statistics.scores import PaddedScores
 
 _TINY = 1e-300
 
@@ -105,7 +105,7 @@ def t_interval(clusters: NDArray[np.float64], level: float) -> Interval:
     return Interval(mean - half, mean + half)
 
 
-def bootstrap_means(scores: Scores, resamples: int, key: int) -> NDArray[np.float64]:
+def bootstrap_means(scores: PaddedScores, resamples: int, key: int) -> NDArray[np.float64]:
     """d̄ of `resamples` draws of seeds, tasks within each drawn seed, and starts within each drawn task."""
     random = np.random.default_rng(fold("bootstrap", key))
     seeds, tasks, starts = scores.padded.shape

@@ -15,7 +15,7 @@ _SHAPE = "give seed -> task -> score, or an array [seeds, tasks] or [seeds, task
 
 
 @dataclass(frozen=True)
-class Scores:
+class PaddedScores:
     """Scores [seeds, tasks, starts]; each seed may have its own tasks, each task its own number of starts."""
 
     padded: NDArray[np.float64]
@@ -45,7 +45,7 @@ class Scores:
         return "start", self.padded[0, 0, : self.starts[0, 0]]
 
 
-def scores_of(values: Any, name: str) -> Scores:
+def scores_of(values: Any, name: str) -> PaddedScores:
     """Check and lay out the scores of one method; `name` is for messages."""
     scores = _from_nest(values, name) if isinstance(values, Mapping) else _from_array(values, name)
     broken = np.argwhere(~np.isfinite(scores.padded))
@@ -59,7 +59,7 @@ def scores_of(values: Any, name: str) -> Scores:
     return scores
 
 
-def paired(first: Scores, second: Scores, names: tuple[str, str]) -> Scores:
+def paired(first: PaddedScores, second: PaddedScores, names: tuple[str, str]) -> PaddedScores:
     """`first` − `second`, cell by cell; refuses scores that are not over the same seeds, tasks and starts."""
     _same(first.seed_names, second.seed_names, names, "meta-seeds")
     rows = _places(first.seed_names, second.seed_names)
@@ -80,10 +80,10 @@ def paired(first: Scores, second: Scores, names: tuple[str, str]) -> Scores:
         )
     # In the padding `partner` points anywhere; what it finds there is not kept.
     difference = np.where(real[..., None], first.padded - second.padded[partner], 0.0)
-    return Scores(difference, first.tasks, first.starts, first.seed_names, first.task_names)
+    return PaddedScores(difference, first.tasks, first.starts, first.seed_names, first.task_names)
 
 
-def _from_array(values: Any, name: str) -> Scores:
+def _from_array(values: Any, name: str) -> PaddedScores:
     """An array as scores, seeds and tasks named by their place."""
     try:
         array = np.asarray(values, dtype=np.float64)
@@ -95,10 +95,10 @@ def _from_array(values: Any, name: str) -> Scores:
     padded = array.reshape(*array.shape[:2], -1)
     seeds, tasks, starts = padded.shape
     names = tuple(tuple(range(tasks)) for _ in range(seeds))
-    return Scores(padded, np.full(seeds, tasks), np.full((seeds, tasks), starts), tuple(range(seeds)), names)
+    return PaddedScores(padded, np.full(seeds, tasks), np.full((seeds, tasks), starts), tuple(range(seeds)), names)
 
 
-def _from_nest(nest: Mapping[Hashable, Any], name: str) -> Scores:
+def _from_nest(nest: Mapping[Hashable, Any], name: str) -> PaddedScores:
     require(nest, f"{name} has no meta-seeds; {_SHAPE}.")
     rows: list[list[NDArray[np.float64]]] = []
     for seed, tasks in nest.items():
@@ -114,7 +114,7 @@ def _from_nest(nest: Mapping[Hashable, Any], name: str) -> Scores:
     for seed_index, row in enumerate(rows):
         for task_index, numbers in enumerate(row):
             padded[seed_index, task_index, : len(numbers)] = numbers
-    return Scores(padded, counts, starts, tuple(nest), tuple(tuple(tasks) for tasks in nest.values()))
+    return PaddedScores(padded, counts, starts, tuple(nest), tuple(tuple(tasks) for tasks in nest.values()))
 
 
 def _starts(value: Any, place: str) -> NDArray[np.float64]:

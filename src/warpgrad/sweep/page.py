@@ -36,14 +36,14 @@ from warpgrad.report.blocks import Block
 from warpgrad.report.figures import PALETTE
 from warpgrad.report.tables import Cell
 from warpgrad.statistics.formatting import count, number
-from warpgrad.sweep.results import Places, Sweep, shown, state_of, summary, trial_name
+from warpgrad.sweep.results import Sweep, SweepPaths, shown, state_of, summary, trial_name
 from warpgrad.sweep.space import described, sentence
 
 LONG_LABEL = 12
 """Letters of a choice from which on choices no longer fit side by side."""
 
 
-def build_page(sweep: Sweep, trials: Sequence[FrozenTrial], places: Places, command: str) -> Page:
+def build_page(sweep: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths, command: str) -> Page:
     """`command` is the one that repeats the sweep, or goes on with it."""
     search = "random search" if sweep.search == "random" else "TPE"
     title = f"Sweep of {sweep.experiment.name}: {sweep.config.method}"
@@ -63,7 +63,7 @@ def build_page(sweep: Sweep, trials: Sequence[FrozenTrial], places: Places, comm
     )
 
 
-def _headline(sweep: Sweep, trials: Sequence[FrozenTrial], places: Places) -> Section:
+def _headline(sweep: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths) -> Section:
     best = sweep.ranked(trials)[0]
     assert best.value is not None
     tiles = [

@@ -127,7 +127,7 @@ def summary(trials: Sequence[FrozenTrial]) -> str:
 
 
 @dataclass(frozen=True)
-class Places:
+class SweepPaths:
     """Where the files of a sweep are."""
 
     root: Path

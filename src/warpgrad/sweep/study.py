@@ -29,7 +29,7 @@ from warpgrad.experiments import runner
 from warpgrad.experiments.search_space import Choices, FloatRange, Space
 from warpgrad.io import BusyError, locked, write_bytes, writing
 from warpgrad.keys import fold
-from warpgrad.sweep.results import Places, Sweep, restored, stored, trial_name
+from warpgrad.sweep.results import Sweep, SweepPaths, restored, stored, trial_name
 from warpgrad.sweep.space import described
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ DEFINITION = "warpgrad"
 class SweepStudy:
     """The trials of one sweep, as this process reads and writes them."""
 
-    def __init__(self, sweep: Sweep, places: Places, storage: RDBStorage) -> None:
+    def __init__(self, sweep: Sweep, places: SweepPaths, storage: RDBStorage) -> None:
         self.sweep, self.places, self._storage = sweep, places, storage
         self._held: dict[int, BaseFileLock] = {}
         optuna.create_study(
@@ -176,7 +176,7 @@ def _suggested(trial: Trial, name: str, space: Space) -> Any:
 
 
 @contextmanager
-def open_study(sweep: Sweep, places: Places, storage: str | None = None) -> Iterator[SweepStudy]:
+def open_study(sweep: Sweep, places: SweepPaths, storage: str | None = None) -> Iterator[SweepStudy]:
     """The study of a sweep, in the database at the address `storage` or in a file of its own; closed afterwards."""
     optuna.logging.disable_default_handler()
     optuna.logging.enable_propagation()

@@ -58,7 +58,7 @@ class Random:
         return min(bisect_right(reached, self.number(0.0, 1.0) * reached[-1]), len(weights) - 1)
 
 
-Shape = Callable[[Random, Floats, Floats], Floats]
+StrokeShape = Callable[[Random, Floats, Floats], Floats]
 """(random, begin [2], end [2]) -> control points [m, 2]."""
 
 
@@ -192,7 +192,7 @@ def _near(path: Floats, other: Floats) -> npt.NDArray[np.bool_]:
     return np.asarray(x * x + y * y < 0.08 * 0.08)
 
 
-_MOVES: tuple[Shape | None, ...] = (None, line, corner, zigzag, bow, wave, hook, ring, curl, spiral)
+_MOVES: tuple[StrokeShape | None, ...] = (None, line, corner, zigzag, bow, wave, hook, ring, curl, spiral)
 """What a stroke can be; None stands for a walk over the grid."""
 
 _TEMPERS = (

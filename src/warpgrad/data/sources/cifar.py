@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpgrad.data.archives import Limits, Tree, find_tree, open_tree
+from warpgrad.data.archives import FileTree, Limits, find_tree, open_tree
 from warpgrad.data.pictures import ClassFiles, Progress, exactly, stream
 from warpgrad.data.splits import FILE_NAMES, check_groups_apart, check_splits, lines_of, table_of
 from warpgrad.data.store import ImageStore
@@ -94,7 +94,7 @@ def prepare_cifar(
         )
 
 
-def _complete(tree: Tree, contents: CifarContents) -> tuple[str, dict[str, list[str]]]:
+def _complete(tree: FileTree, contents: CifarContents) -> tuple[str, dict[str, list[str]]]:
     """The folder that holds data/, and the files of each class, both sorted; refused unless all are there."""
     found: dict[str, list[str]] = {}
     roots: set[str] = set()
@@ -116,7 +116,7 @@ def _complete(tree: Tree, contents: CifarContents) -> tuple[str, dict[str, list[
     return roots.pop(), dict(sorted(found.items()))
 
 
-def _names(tree: Tree, root: str, splits: CifarSplits, split: str) -> list[str]:
+def _names(tree: FileTree, root: str, splits: CifarSplits, split: str) -> list[str]:
     file = f"{root}splits/{splits.folder}/{FILE_NAMES[split][0]}.txt"
     require(
         file in tree.names,
@@ -126,7 +126,7 @@ def _names(tree: Tree, root: str, splits: CifarSplits, split: str) -> list[str]:
     return lines_of(tree.read(file), f"{tree.path}: {file}")
 
 
-def _groups(tree: Tree, root: str, found: Mapping[str, list[str]]) -> dict[str, str]:
+def _groups(tree: FileTree, root: str, found: Mapping[str, list[str]]) -> dict[str, str]:
     """Class -> superclass; empty where the tree does not tell."""
     file = f"{root}superclasses.json"
     if file not in tree.names:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from warpgrad.data.archives import Tree, open_tree
+from warpgrad.data.archives import FileTree, open_tree
 from warpgrad.data.pictures import ClassFiles, Progress, look, resized, stream
 from warpgrad.data.prepared import TITLES
 from warpgrad.data.splits import FILE_NAMES, SPLITS, check_splits, draw_splits, fractions, lines_of
@@ -88,7 +88,7 @@ def prepare_folder(
         )
 
 
-def read_layout(tree: Tree) -> Layout:
+def read_layout(tree: FileTree) -> Layout:
     """Classes, their pictures and their splits, by the names of the files alone."""
     paths = _below_common(tree.names)
     pictures, left_out, texts = _sorted_out(paths)
@@ -154,7 +154,7 @@ def _sorted_out(
     return pictures, left_out, texts
 
 
-def _split_folders(tree: Tree, keys: list[tuple[str, ...]]) -> dict[str, list[str]]:
+def _split_folders(tree: FileTree, keys: list[tuple[str, ...]]) -> dict[str, list[str]]:
     splits: dict[str, list[str]] = {split: [] for split in SPLITS}
     for folder, name in sorted(keys):
         splits[_SPLIT_OF[folder]].append(name)
@@ -162,7 +162,7 @@ def _split_folders(tree: Tree, keys: list[tuple[str, ...]]) -> dict[str, list[st
     return splits
 
 
-def _split_files(tree: Tree, texts: dict[str, str], classes: set[str]) -> dict[str, list[str]] | None:
+def _split_files(tree: FileTree, texts: dict[str, str], classes: set[str]) -> dict[str, list[str]] | None:
     if not texts:
         return None
     if missing := [split for split in SPLITS if split not in texts]:
@@ -174,7 +174,7 @@ def _split_files(tree: Tree, texts: dict[str, str], classes: set[str]) -> dict[s
 
 
 def _look_through(
-    tree: Tree, classes: list[ClassFiles], size: int | None, looked: Progress | None
+    tree: FileTree, classes: list[ClassFiles], size: int | None, looked: Progress | None
 ) -> tuple[tuple[int, int], bool]:
     """Width and height of all images, and whether all are grey."""
     sides = (size, size) if size is not None else None

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from warpgrad.data.archives import Tree, files_fingerprint, find_tree, open_tree
+from warpgrad.data.archives import FileTree, files_fingerprint, find_tree, open_tree
 from warpgrad.data.pictures import ClassFiles, Progress, resized, stream, told
 from warpgrad.data.plain_pickle import load_plain, numbers_in, text
 from warpgrad.data.splits import FILE_NAMES, check_splits
@@ -103,7 +103,7 @@ def prepare_mini_imagenet(
         )
 
 
-def _tables(tree: Tree, contents: MiniContents) -> tuple[list[ClassFiles], dict[str, list[str]]]:
+def _tables(tree: FileTree, contents: MiniContents) -> tuple[list[ClassFiles], dict[str, list[str]]]:
     """The pictures of each class by the three tables; refused unless all are there."""
     train = file_of(_TABLE, "train")
     root = next((name.removesuffix(train) for name in tree.names if f"/{name}".endswith(f"/{train}")), None)

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from warpgrad.data.archives import Limits, Tree, find_archives, open_tree
+from warpgrad.data.archives import FileTree, Limits, find_archives, open_tree
 from warpgrad.data.download import download
 from warpgrad.data.pictures import UNREADABLE, Progress, told
 from warpgrad.data.splits import draw_splits
@@ -97,7 +97,7 @@ _SHA256 = {
 _LIMITS = Limits(files=100_000, file_bytes=1 << 20, total_bytes=256 << 20)
 _DRAWING = re.compile(r"([^/]+)/([^/]+)/(character\d+)/(\d+)_(\d+)\.png")
 
-Drawings = dict[tuple[str, str], tuple[Tree, list[str]]]
+Drawings = dict[tuple[str, str], tuple[FileTree, list[str]]]
 """(alphabet, character) -> the tree that holds its drawings, and their names in the order of the drawers."""
 
 
@@ -170,7 +170,7 @@ def prepare_with_splits(
         )
 
 
-def _complete(tree: Tree, archive: str, alphabets: Mapping[str, int]) -> Drawings:
+def _complete(tree: FileTree, archive: str, alphabets: Mapping[str, int]) -> Drawings:
     """Sort the drawings of one archive by character; refuse it, by name of what is amiss, unless all are there."""
 
     def check(condition: object, why: str) -> None:
@@ -208,7 +208,7 @@ def _classes(drawings: Drawings, size: int) -> list[ClassImages]:
     ]
 
 
-def _read(tree: Tree, names: Sequence[str], size: int) -> Images:
+def _read(tree: FileTree, names: Sequence[str], size: int) -> Images:
     return np.stack([ink(tree.read(name), size, f"{tree.path}: {name}") for name in names])[:, None]
 
 

@@ -153,13 +153,13 @@ class EpisodeShape:
             require(getattr(self, name) >= least, f"{name}={getattr(self, name)}: an episode needs at least {least}.")
 
 
-class EpisodeTask(Classification):
+class FewShotTask(Classification):
     """Tell N classes apart after seeing K images of each. The support set is the batch of every adaptation step, the
     query set that of every meta-loss, and the test."""
 
     def __init__(self, name: str, support: ImageBatch, query: ImageBatch, classes: tuple[str, ...]) -> None:
         self.name, self.support, self.query, self.classes = name, support, query, classes
-        self.stack_key = (EpisodeTask, support[0].shape, query[0].shape)
+        self.stack_key = (FewShotTask, support[0].shape, query[0].shape)
 
     def adapt_batch(self, k: int) -> ImageBatch:
         del k
@@ -173,7 +173,7 @@ class EpisodeTask(Classification):
         yield self.query
 
 
-class EpisodeFamily(TaskFamily):
+class FewShotFamily(TaskFamily):
     """All episodes of one split."""
 
     def __init__(
@@ -204,18 +204,18 @@ class EpisodeFamily(TaskFamily):
         """How many classes an episode draws from."""
         return len(self.source.classes) * (TURNS if self.rotations else 1)
 
-    def sample(self, seed: int) -> EpisodeTask:
+    def sample(self, seed: int) -> FewShotTask:
         return self._episode(f"{self.source.name} episode", seed)
 
-    def episode(self, index: int) -> EpisodeTask:
+    def episode(self, index: int) -> FewShotTask:
         """Episode number `index` of the split: the same for every method, seed and machine."""
         return self._episode(f"{self.source.name} episode {index}", fold("episode", index))
 
-    def episodes(self, count: int) -> Iterator[EpisodeTask]:
+    def episodes(self, count: int) -> Iterator[FewShotTask]:
         """The first `count` of them, one in memory at a time."""
         return (self.episode(index) for index in range(count))
 
-    def _episode(self, name: str, seed: int) -> EpisodeTask:
+    def _episode(self, name: str, seed: int) -> FewShotTask:
         shape, source, store = self.shape, self.source, self.source.images.store
         draw = generator(source.name, seed)
         names: list[str] = []
@@ -234,7 +234,7 @@ class EpisodeFamily(TaskFamily):
         support, query = (
             [images[part] for images in chosen] for part in (slice(shape.shots), slice(shape.shots, None))
         )
-        return EpisodeTask(name, self._batch(support), self._batch(query), tuple(names))
+        return FewShotTask(name, self._batch(support), self._batch(query), tuple(names))
 
     def _batch(self, of_classes: list[Tensor]) -> ImageBatch:
         images = self.source.images.normalised(torch.cat(of_classes), self.dtype)
