@@ -83,7 +83,7 @@ def parse(words: Sequence[str]) -> partial[None]:
             parsed: partial[None] = app.cli(
                 prog="warpgrad",
                 description=f"Warped Gradient Descent, version {__version__}.",
-                args=list(words) if words else ["--help"],
+                args=["--help"] if list(words) in ([], ["help"]) else list(words),
             )
             return parsed
     except SystemExit as stop:

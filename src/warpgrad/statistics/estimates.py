@@ -151,8 +151,8 @@ def paired_difference(
     """The mean of `first` − `second` over the same meta-seeds, held-out tasks and starts.
 
     Args:
-        first: PaddedScores of the first method.
-        second: PaddedScores of the second, for exactly the same meta-seeds, tasks and starts.
+        first: Scores of the first method.
+        second: Scores of the second, for exactly the same meta-seeds, tasks and starts.
         names: What the two methods are called in sentences and messages.
         level: Of the intervals.
         resamples: Bootstrap draws.
