@@ -29,7 +29,7 @@ def run(tmp_path_factory) -> Path:
 
 
 def test_help_and_list_name_everything():
-    assert "warpgrad run EXPERIMENT" in warpgrad().stdout
+    assert "warpgrad run synthetic" in warpgrad().stdout
     listed = warpgrad("list")
     assert listed.returncode == 0
     for word in ("synthetic", "warpgrad", "paper", "small", "synthetic-sweep"):
@@ -114,9 +114,9 @@ def test_reproduce_runs_what_is_missing_and_builds_the_table(tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["fly"], "there is no command 'fly'"),
-        (["run"], "name the experiment"),
-        (["run", "chess"], "there is no experiment 'chess'; choose one of synthetic"),
+        (["fly"], "unrecognized options: fly; choose one of list, run, evaluate"),
+        (["run"], "expected one of {synthetic, omniglot"),
+        (["run", "chess"], "unrecognized options: chess; choose one of synthetic"),
         (["run", "synthetic", "--sed", "3"], "unrecognized options: --sed, 3 (did you mean --seed?)"),
         (["run", "synthetic", "--seed", "three"], "error parsing --seed"),
         (["run", "synthetic", "--form", "round"], "invalid choice 'round' for argument '--form'"),
@@ -129,7 +129,7 @@ def test_reproduce_runs_what_is_missing_and_builds_the_table(tmp_path):
         (["run", "synthetic", "--out", "/dev/null/run"], "cannot write /dev/null/run: Not a directory"),
         (["run", "continual", "--order", "0", "1"], "order=(0, 1) names not each of 5 sub-tasks once"),
         (["run", "continual", "--decay", "2"], "decay=2.0: what is kept of the past is a share, from 0 to 1"),
-        (["evaluate"], "name the run directory"),
+        (["evaluate"], "missing from warpgrad evaluate: RUN The run directory"),
         (["evaluate", "nowhere"], "config.json is missing: is nowhere a run directory?"),
         (["report", "nowhere"], "config.json is missing"),
         (["reproduce", "everything"], "there is no table 'everything'"),
