@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -133,6 +133,43 @@ def relative_error(found: Tensors, expected: Tensors) -> float:
     size = sum(float(expected[name].square().sum()) for name in expected)
     assert size > 0, "the expected gradient vanishes: this comparison would prove nothing"
     return (difference / size) ** 0.5
+
+
+def directional_differences(
+    function: Callable[[], float], parameters: Tensors, directions: Sequence[Tensors], step: float = 1e-5
+) -> Tensor:
+    """The slope of `function` along each direction, by moving all entries of `parameters` together, in place."""
+    kept = {name: value.detach().clone() for name, value in parameters.items()}
+
+    def moved(direction: Tensors, length: float) -> float:
+        for name, value in parameters.items():
+            value.detach().copy_(kept[name] + length * direction[name])
+        return function()
+
+    slopes = [(moved(each, step) - moved(each, -step)) / (2 * step) for each in directions]
+    for name, value in parameters.items():
+        value.detach().copy_(kept[name])
+    return torch.tensor(slopes, dtype=torch.float64)
+
+
+def along_directions(found: Tensors, function: Callable[[], float], parameters: Tensors) -> float:
+    """The relative error of a gradient, seen along eight random directions: a wrong entry shows in all of them."""
+    assert set(found) == set(parameters)
+    directions = [
+        {
+            name: torch.randn(value.shape, generator=generator("direction", place, name), dtype=value.dtype)
+            for name, value in parameters.items()
+        }
+        for place in range(8)
+    ]
+    expected = directional_differences(function, parameters, directions)
+    slopes = torch.stack([sum((found[name] * each[name]).sum() for name in each) for each in directions])
+    return relative_error({"slope": slopes}, {"slope": expected})
+
+
+def along_coordinates(found: Tensors, function: Callable[[], float], parameters: Tensors) -> float:
+    """The relative error of a gradient, entry by entry."""
+    return relative_error(found, central_differences(function, parameters))
 
 
 class Position(nn.Module):
