@@ -12,6 +12,10 @@ from tests.support.problems import along_coordinates, along_directions
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser):
+    parser.addoption("--tag", help="the tag of a release, which must be the version's")
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     """Modules that a test builds draw their weights from a known state."""
