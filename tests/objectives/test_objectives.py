@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -138,14 +140,12 @@ class TwoLosses(wg.SupervisedTask):
 
 def test_task_and_meta_loss_may_differ(gradient_error):
     learner = wg.Learner(mlp())
-    plain = make_task(mlp)
-    task = TwoLosses(*plain._train, F.mse_loss, meta=plain._meta, batch_size=6)
-    adaptation = wg.Adaptation(learner, wg.SGD(0.3), task, key=1)
+    adaptation = wg.Adaptation(learner, wg.SGD(0.3), make_task(mlp, kind=TwoLosses), key=1)
     point = point_after(adaptation, 2)
     for objective in (wg.Exact(), wg.InPlace()):
         found = objective.step(adaptation, point)
-        judged = lambda objective=objective: float(objective.step(adaptation, point).meta_loss)  # noqa: E731
-        assert gradient_error(found.phi, judged, learner.phi) < 1e-6
+        judged = partial(objective.step, adaptation, point)
+        assert gradient_error(found.phi, lambda judged=judged: float(judged().meta_loss), learner.phi) < 1e-6
         inner = adaptation.inner(point)
         assert relative_error(found.transition.gradient, inner.gradient) < 1e-14
 

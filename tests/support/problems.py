@@ -66,7 +66,12 @@ INPUTS: dict[Callable[[], nn.Module], tuple[int, ...]] = {
 }
 
 
-def make_task(make: Callable[[], nn.Module], seed: int = 0, batch_size: int | None = 6) -> wg.SupervisedTask:
+def make_task(
+    make: Callable[[], nn.Module],
+    seed: int = 0,
+    batch_size: int | None = 6,
+    kind: type[wg.SupervisedTask] = wg.SupervisedTask,
+) -> wg.SupervisedTask:
     """Regression onto random targets, with other data for the meta-loss."""
     draw = generator(seed, "problem")
     shape = INPUTS[make]
@@ -76,16 +81,8 @@ def make_task(make: Callable[[], nn.Module], seed: int = 0, batch_size: int | No
         return inputs, torch.randn(12, 2, generator=draw, dtype=torch.float64)
 
     inputs, targets = data()
-    return wg.SupervisedTask(
-        inputs,
-        targets,
-        F.mse_loss,
-        batch_size=batch_size,
-        meta=data(),
-        test=data(),
-        seed=seed,
-        name=f"t{seed}",
-    )
+    others = {"meta": data(), "test": data()}
+    return kind(inputs, targets, F.mse_loss, batch_size=batch_size, seed=seed, name=f"t{seed}", **others)
 
 
 class JudgedStart(wg.Exact):
