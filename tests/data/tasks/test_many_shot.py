@@ -164,6 +164,7 @@ def test_a_split_that_stays_on_disk_gives_the_same_batches(store, monkeypatch):
     batches, asked = [], []
     for options in ({}, {"preload_bytes": 0}):
         task = ManyShotFamily(FewShotImages(store, **options), "test", SHAPE).sample(1)
+        task.adapt_batch(0)
         reads.clear()
         batches.append(task.adapt_batch(4))
         asked.append(bool(reads))
