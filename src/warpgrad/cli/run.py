@@ -75,7 +75,7 @@ def run(words: list[str]) -> None:
     given: Any = parse(RunArguments[type(base)], rest, program, RunArguments(base))  # type: ignore[misc]
     # Only now: the help text, which ends in `parse`, needs no torch.
     from warpgrad.experiments import runner
-    from warpgrad.training.distributed import joined
+    from warpgrad.training.distributed import current_ranks
 
     experiment = find_experiment(declared.name)
     config, options = experiment.check(given.config), given.options
@@ -89,7 +89,7 @@ def run(words: list[str]) -> None:
         raise WarpgradError(
             "--flops and --ranks only predict; give --estimate too, or start several processes with torchrun."
         )
-    joined(runner.check_device(config.device), timeout=options.timeout)
+    current_ranks(runner.check_device(config.device), timeout=options.timeout)
     directory = options.out or runner.default_directory(experiment, config)
     execution = Execution(directory, options.fresh, options.tensorboard, not options.quiet)
     summary = runner.execute(experiment, config, execution)

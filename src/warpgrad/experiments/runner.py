@@ -21,7 +21,7 @@ import torch
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.experiments.base import C, Execution, Experiment
 from warpgrad.io import read_json, write_json
-from warpgrad.training.distributed import RankLostError, joined
+from warpgrad.training.distributed import RankLostError, current_ranks
 from warpgrad.training.run_directory import RunDirectory
 from warpgrad.version import __version__
 
@@ -88,10 +88,10 @@ def execute(experiment: Experiment[C], config: C, execution: Execution) -> dict[
     Where torchrun has started several processes, all train, and rank 0 evaluates, writes and speaks: it alone returns,
     the others end here with the exit code that it will have.
     """
-    ranks = joined(check_device(config.device))
+    ranks = current_ranks(check_device(config.device))
     made_by = origin(ranks.size)  # now: the source may be another when the run ends
     try:
-        with ranks.agreeing():
+        with ranks.share_errors():
             with _divergence():
                 steps = experiment.train(config, execution)
                 summary = ranks.from_first(lambda: conclude(experiment, config, execution.directory, steps, made_by))
