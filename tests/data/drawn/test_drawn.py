@@ -309,15 +309,17 @@ def test_runs_that_begin_together_draw_once_and_share(tmp_path, monkeypatch):
 
 
 def test_who_waits_for_another_to_draw_takes_over_when_it_is_gone(tmp_path, monkeypatch):
-    partial = partial_of(tmp_path / "drawn")
-    partial.mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WARPGRAD_DATA", raising=False)
+    partial = partial_of(Path("data/drawn"))
+    partial.mkdir(parents=True)
     held = locked(partial / LOCK, "held")
     small = functools.partial(prepare_drawn, alphabets=2, characters=(3, 3))
     monkeypatch.setattr(omniglot_data, "prepare_drawn", small)
-    waiting = threading.Thread(target=omniglot_data._draw, args=(tmp_path / "drawn",))
+    waiting = threading.Thread(target=omniglot_data.open_data, args=("drawn",))
     waiting.start()
     waiting.join(timeout=1)
     assert waiting.is_alive()
     held.release()
     waiting.join(timeout=60)
-    assert len(open_store(tmp_path / "drawn").classes) == 6
+    assert len(open_store(Path("data/drawn")).classes) == 6
