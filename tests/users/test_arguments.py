@@ -85,8 +85,8 @@ def test_meta_train_names_the_argument(changes, words):
 @pytest.mark.parametrize(
     ("positional", "words"),
     [
-        (lambda: (model(), family()), r"learner must be a Learner.*make a learner of it"),
-        (lambda: (wg.Learner, family()), "learner=Learner is a class"),
+        (lambda: (model(), family()), r"method must be a Learner.*make a learner of it"),
+        (lambda: (wg.Learner, family()), "method=Learner is a class"),
         (lambda: (wg.Learner(model(), warp="2"), [task()]), r"make a family of it: TaskList\(tasks\)"),
         (lambda: (wg.Learner(model(), warp="2"), task()), r"a family of one task is TaskList\(\[task\]\)"),
         (lambda: (wg.Learner(model(), warp="2"), lambda seed: task()), r"FunctionFamily\(function\)"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, overload
+from typing import Literal, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -12,17 +12,26 @@ from torch import Tensor, nn
 from warpgrad.adaptation.base import Adaptation, Point, reason
 from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.arguments import described, expect, flag, integer
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.keys import fold, isolated_rng
 from warpgrad.model.learner import Forward, Learner
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Batch, Task, TaskFamily
 from warpgrad.tensors import shapes
 
+M = TypeVar("M", bound=nn.Module)
+"""The class of the user's module."""
+
 
 @dataclass
 class LearningCurve:
-    """What happened on the way: the task loss of every step, and test scores at the steps asked for."""
+    """What happened on the way: the task loss of every step, and test scores at the steps asked for.
+
+    Example:
+        >>> _, curve = wg.adapt(learner, task, rule=wg.SGD(0.1), steps=4, curve=True, test_every=2)
+        >>> len(curve.losses), curve.tested_at
+        (4, [0, 2, 4])
+    """
 
     losses: list[float] = field(default_factory=list)
     """L_task of the batch of step k, before that step."""
@@ -34,11 +43,11 @@ class LearningCurve:
 
 @overload
 def adapt(
-    learner: Learner, task: Task, *, rule: Rule, steps: int, key: int = ..., curve: Literal[False] = ...
-) -> nn.Module: ...
+    learner: Learner[M], task: Task, *, rule: Rule, steps: int, key: int = ..., curve: Literal[False] = ...
+) -> M: ...
 @overload
 def adapt(
-    learner: Learner,
+    learner: Learner[M],
     task: Task,
     *,
     rule: Rule,
@@ -46,9 +55,9 @@ def adapt(
     key: int = ...,
     curve: Literal[True],
     test_every: int | None = ...,
-) -> tuple[nn.Module, LearningCurve]: ...
+) -> tuple[M, LearningCurve]: ...
 def adapt(
-    learner: Learner,
+    learner: Learner[M],
     task: Task,
     *,
     rule: Rule,
@@ -56,7 +65,7 @@ def adapt(
     key: int = 0,
     curve: bool = False,
     test_every: int | None = None,
-) -> nn.Module | tuple[nn.Module, LearningCurve]:
+) -> M | tuple[M, LearningCurve]:
     """Adapt θ to `task` with φ fixed; return a module of the user's own class with θ_K in it.
 
     The module runs, saves and exports without this library, and shares no memory with the learner.
@@ -69,12 +78,16 @@ def adapt(
         key: Seed of dropout masks and of parameters that start fresh.
         curve: Also return the learning curve.
         test_every: Test after every so many steps and at both ends; None tests at the end alone.
+
+    Example:
+        >>> fitted = wg.adapt(learner, task, rule=wg.SGD(0.1), steps=5)
+        >>> type(fitted).__name__, tuple(fitted(x).shape)
+        ('Sequential', (8, 1))
     """
     check_parts(learner, rule, steps, key)
     expect(task, Task, "task", "SupervisedTask(inputs, targets, F.mse_loss)", hint=_family_hint(task))
     flag(curve, "curve")
-    if test_every is not None and not curve:
-        raise WarpgradError("test_every is about the learning curve: pass curve=True too.")
+    refuse_if(test_every is not None and not curve, "test_every is about the learning curve: pass curve=True too.")
     if test_every is not None:
         integer(test_every, "test_every", at_least=1)
     adaptation = Adaptation(learner, rule, task, key)
@@ -95,7 +108,12 @@ def adapt(
 def evaluate(
     learner: Learner, task: Task, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
 ) -> dict[str, float]:
-    """Mean of `task.metrics` over the test examples at θ, in test mode; empty where the task has no test batches."""
+    """Mean of `task.metrics` over the test examples at θ, in test mode; empty where the task has no test batches.
+
+    Example:
+        >>> sorted(wg.evaluate(learner, task, learner.theta0, learner.buffers()))
+        ['loss']
+    """
     scores: list[dict[str, float]] = []
     sizes: list[int] = []
     with torch.no_grad():
@@ -121,6 +139,11 @@ def score(
 
     A task's score is the mean over its test examples. What is returned is the mean over the tasks that have the metric,
     or with `per_task` the scores of every task, in order.
+
+    Example:
+        >>> scores = wg.score(learner, [task, task], rule=wg.SGD(0.1), steps=5)
+        >>> scores["loss"] < wg.score(learner, [task], rule=wg.SGD(0.1), steps=1)["loss"]
+        True
     """
     check_parts(learner, rule, steps, key)
     flag(per_task, "per_task")

@@ -28,7 +28,7 @@ from warpgrad.keys import fold, generator, isolated_rng
 from warpgrad.model.learner import Forward, Learner
 from warpgrad.model.surroundings import copyable
 from warpgrad.objectives.base import Objective
-from warpgrad.objectives.unrolled import Through
+from warpgrad.objectives.unrolled import UnrolledObjective
 from warpgrad.objectives.warp import InPlace
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Batch, Task, check_repeats
@@ -136,7 +136,7 @@ def _objective(adaptation: Adaptation, objective: Objective, point: Point) -> li
 
 
 def _unrolled(adaptation: Adaptation, steps: int) -> list[Comparison]:
-    learner, rule, through = adaptation.learner, adaptation.rule, Through(steps)
+    learner, rule, through = adaptation.learner, adaptation.rule, UnrolledObjective(steps)
     start = adaptation.start()
     step = adaptation.compute(through, start)
 

@@ -68,9 +68,11 @@ def checked_tasks(batch: Sequence[Task], *, first: bool) -> Sequence[Task]:
     return batch
 
 
-def _learner(value: Any) -> None:
+def _method(value: Any) -> None:
+    if isinstance(value, Method):
+        return
     hint = "; make a learner of it: Learner(model, warp=...)" if isinstance(value, nn.Module) else ""
-    expect(value, Learner, "learner", "Learner(model, warp=...)", hint=hint)
+    expect(value, Learner, "method", "Learner(model, warp=...)", hint=hint)
 
 
 def _tasks(value: Any) -> None:
@@ -128,7 +130,7 @@ def _run(value: Any) -> None:
 
 
 _CHECKS: dict[str, Callable[[Any], object]] = {
-    "learner": _learner,
+    "method": _method,
     "tasks": _tasks,
     "algorithm": lambda value: expect(value, Algorithm, "algorithm", "Online(steps=5, tasks=4)"),
     "rule": _rule,
@@ -153,4 +155,16 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "tensorboard": lambda value: flag(value, "tensorboard"),
     "progress": lambda value: flag(value, "progress"),
 }
-_OPTIONAL = {"objective", "initialiser", "clip", "schedule", "validate", "early_stopping", "test", "run", "config"}
+_OPTIONAL = {
+    "rule",
+    "weight",
+    "objective",
+    "initialiser",
+    "clip",
+    "schedule",
+    "validate",
+    "early_stopping",
+    "test",
+    "run",
+    "config",
+}
