@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from warpgrad.errors import WarpgradError
-
-T = TypeVar("T")
 
 
 def described(value: Any) -> str:
@@ -27,10 +25,10 @@ def described(value: Any) -> str:
     return f"{article} {type(value).__name__}"
 
 
-def expect(value: Any, kind: type[T], argument: str, example: str, *, hint: str = "") -> T:
-    """`value`, which must be an object of `kind`; `example` is what a person would write."""
+def expect(value: Any, kind: type[Any], argument: str, example: str, *, hint: str = "") -> None:
+    """Refuse a value that is not an object of `kind`; `example` is what a person would write."""
     if isinstance(value, kind):
-        return value
+        return
     if isinstance(value, type) and issubclass(value, kind):
         raise WarpgradError(f"{argument}={value.__name__} is a class: make an object of it, e.g. {argument}={example}.")
     raise WarpgradError(

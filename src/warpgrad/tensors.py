@@ -73,7 +73,10 @@ def gradients(
         with without_autocast():
             found = torch.autograd.grad(loss, flat, create_graph=create_graph, allow_unused=True)
     except RuntimeError as error:
-        raise _missing_derivative(str(error), what) or error from error
+        missing = _missing_derivative(str(error), what)
+        if missing is None:
+            raise
+        raise missing from error
     result: list[Tensors] = []
     place = iter(found)
     for group in groups:

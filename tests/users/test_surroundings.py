@@ -17,7 +17,7 @@ from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint
 
 import warpgrad as wg
-from warpgrad.adaptation.traced import recorded_at_once
+from warpgrad.adaptation.traced import traced_at_once
 from warpgrad.keys import generator
 
 
@@ -187,11 +187,11 @@ def test_autocast_around_meta_training_is_autocast_inside_the_model(dtype, tmp_p
     assert done.stdout.strip().endswith("equal"), done.stderr[-2000:]
 
 
-def test_a_recording_is_not_played_under_another_precision():
-    """Programs are forgotten when autocast is switched on or off between meta-steps."""
-    from warpgrad.adaptation.traced import Programs
+def test_a_traced_step_is_not_used_under_another_precision():
+    """Graphs are forgotten when autocast is switched on or off between meta-steps."""
+    from warpgrad.adaptation.traced import TracedGraphs
 
-    own, rule, programs = learner(), wg.SGD(0.1), Programs()
+    own, rule, programs = learner(), wg.SGD(0.1), TracedGraphs()
     programs.begin(own, rule)
     programs._kinds["kept"] = None  # type: ignore[assignment]
     programs.begin(own, rule)
@@ -224,14 +224,14 @@ class LayerDrop(nn.Module):
         return self.warp(torch.tanh(self.lower(x)) if random.random() < 0.9 else self.lower(x))
 
 
-def test_python_randomness_in_forward_is_named_and_never_recorded(caplog):
+def test_python_randomness_in_forward_is_named_and_never_traced(caplog):
     with pytest.warns(UserWarning, match="LayerDrop draws from Python's random"):
         wg.adapt(learner(LayerDrop().double()), task(), rule=wg.SGD(0.1), steps=1)
     random.seed(0)
     own = learner(LayerDrop().double())
     algorithm = wg.Online(steps=2, tasks=2)
     algorithm.engine._checked = True  # as if the two engines had agreed by chance
-    with warnings.catch_warnings(), recorded_at_once(), caplog.at_level("INFO"):
+    with warnings.catch_warnings(), traced_at_once(), caplog.at_level("INFO"):
         warnings.simplefilter("ignore")
         trained(own, algorithm=algorithm)
     assert "they draw from Python's random" in caplog.text

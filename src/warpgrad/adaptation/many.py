@@ -103,7 +103,7 @@ def adapt_many(
     """
     check_parts(learner, rule, steps, key)
     integer(chunk, "chunk", at_least=1)
-    if not isinstance(tasks, Sequence) or isinstance(tasks, str) or not tasks:
+    if not isinstance(tasks, list | tuple) or not tasks:
         raise WarpgradError(f"adapt_many(...) takes a list of at least one task, not {described(tasks)}.")
     for index, task in enumerate(tasks):
         expect(task, Task, f"tasks[{index}]", "SupervisedTask(...)")

@@ -131,7 +131,7 @@ class TracedGraphs:
             return
         source = changed(before)
         if source is not None:
-            logger.info("steps are not recorded: they draw from %s, which a recording would freeze", source)
+            logger.info("steps are not traced: they draw from %s, which a graph would freeze", source)
             return
         simplify(graph.graph)
         graph.recompile()

@@ -68,8 +68,8 @@ class MetaOptimiser:
         for one in self.optimisers.values():
             expect(one, Optimizer, "what optimiser= makes", "torch.optim.Adam(parameters, lr=1e-3)")
         self.schedules = [schedule(item) for item in self.optimisers.values()] if schedule else []
-        for one in self.schedules:
-            expect(one, LRScheduler, "what schedule= makes", "torch.optim.lr_scheduler.StepLR(optimiser, 100)")
+        for made in self.schedules:
+            expect(made, LRScheduler, "what schedule= makes", "torch.optim.lr_scheduler.StepLR(optimiser, 100)")
 
     def __call__(self, group: ParameterGroup, gradient: Tensors) -> None:
         """One step on a group of meta-parameters."""
