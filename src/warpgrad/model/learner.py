@@ -178,7 +178,7 @@ class Learner(Generic[M_co]):
         task: Selector | None = None,
         constant: Selector | None = None,
         start: Mapping[str, StartPolicy] | None = None,
-        batch_norm: BatchNormPolicy = "running",
+        batch_norm: BatchNormPolicy = "corrected",
         allow_unused: bool = False,
         channels_last: bool = False,
     ) -> None:
