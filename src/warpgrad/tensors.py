@@ -67,16 +67,7 @@ def gradients(
         raise WarpgradError(
             f"{what} depends on none of {names}: compute it from the model's output without detaching it."
         )
-    # With allow_unused, entries may be None, whatever torch's annotation says.
-    found: Sequence[Tensor | None]
-    try:
-        with without_autocast():
-            found = torch.autograd.grad(loss, flat, create_graph=create_graph, allow_unused=True)
-    except RuntimeError as error:
-        missing = _missing_derivative(str(error), what)
-        if missing is None:
-            raise
-        raise missing from error
+    found = _differentiated(loss, flat, what, create_graph=create_graph)
     result: list[Tensors] = []
     place = iter(found)
     for group in groups:
@@ -93,6 +84,18 @@ def gradients(
             named[name] = gradient
         result.append(named)
     return result
+
+
+def _differentiated(loss: Tensor, flat: list[Tensor], what: str, *, create_graph: bool) -> Sequence[Tensor | None]:
+    """The gradients, None where the loss does not depend on a tensor, whatever torch's annotation says."""
+    try:
+        with without_autocast():
+            return torch.autograd.grad(loss, flat, create_graph=create_graph, allow_unused=True)
+    except RuntimeError as error:
+        missing = _missing_derivative(str(error), what)
+        if missing is None:
+            raise
+        raise missing from error
 
 
 _NO_DERIVATIVE = re.compile(r"derivative for (?:aten::)?'?_?(\w+?)(?:_backward)?'? is not implemented")
