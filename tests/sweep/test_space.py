@@ -14,7 +14,7 @@ import pytest
 from warpgrad.cli import sweep as sweep_commands
 from warpgrad.errors import WarpgradError, naming_extras
 from warpgrad.experiments import EXPERIMENTS
-from warpgrad.experiments.continual.experiment import Continual
+from warpgrad.experiments.continual.experiment import ContinualLearning
 from warpgrad.experiments.omniglot.experiment import Omniglot
 from warpgrad.experiments.search_space import Choices, FloatRange, IntRange
 from warpgrad.experiments.settings_file import read_settings
@@ -161,7 +161,7 @@ def test_the_image_experiments_search_filters_widths_and_momentum():
 
 def test_settings_come_from_a_file_in_their_own_types(tmp_path):
     path = written(tmp_path / "c.json", {"lr": 1, "order": [0, 1, 2, 3, 4], "meta_steps": 3, "family": "sine"})
-    settings = read_settings(path, Continual())
+    settings = read_settings(path, ContinualLearning())
     assert settings == {"lr": 1.0, "order": (0, 1, 2, 3, 4), "meta_steps": 3, "family": "sine"}
     assert isinstance(settings["lr"], float)
     optional = written(
@@ -185,10 +185,10 @@ def test_settings_come_from_a_file_in_their_own_types(tmp_path):
 )
 def test_a_bad_settings_file_is_one_sentence(content, sentence, tmp_path):
     with pytest.raises(WarpgradError) as refused:
-        read_settings(written(tmp_path / "c.json", content), Continual())
+        read_settings(written(tmp_path / "c.json", content), ContinualLearning())
     assert sentence in str(refused.value)
     with pytest.raises(WarpgradError, match="is not a file"):
-        read_settings(tmp_path / "none.json", Continual())
+        read_settings(tmp_path / "none.json", ContinualLearning())
 
 
 def test_run_takes_a_file_and_options_win_over_it(tmp_path, monkeypatch, capsys):

@@ -32,7 +32,7 @@ from warpgrad.experiments.continual.evaluation import (
     prediction,
     validation,
 )
-from warpgrad.experiments.continual.experiment import Continual
+from warpgrad.experiments.continual.experiment import ContinualLearning
 from warpgrad.experiments.continual.methods import algorithm, build, family, schedule, trained
 from warpgrad.experiments.continual.results import beyond_share, comparison_lines, difference
 from warpgrad.experiments.reproduction import cells
@@ -43,7 +43,7 @@ from warpgrad.report.runs import load_run
 from warpgrad.tasks.continual import ContinualTask
 from warpgrad.training.run_directory import TIMES, newest_checkpoint
 
-EXPERIMENT = Continual()
+EXPERIMENT = ContinualLearning()
 TINY: dict[str, Any] = {
     "subtasks": 3,
     "steps_per_subtask": 3,

@@ -49,7 +49,7 @@ MOST_CHARACTERS = 60
 """Of an alphabet; the largest of Omniglot has 55."""
 
 
-class Continual(ContinualDeclaration, Experiment[ContinualConfig]):
+class ContinualLearning(ContinualDeclaration, Experiment[ContinualConfig]):
     def check(self, config: ContinualConfig) -> ContinualConfig:
         super().check(config)
         if config.subtasks < 2 or sorted(config.order) != list(range(config.subtasks)):
@@ -104,4 +104,4 @@ class Continual(ContinualDeclaration, Experiment[ContinualConfig]):
         return comparison_lines(groups)
 
 
-EXPERIMENT = Continual()
+EXPERIMENT = ContinualLearning()
