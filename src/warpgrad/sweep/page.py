@@ -161,14 +161,16 @@ def _progress(sweep: Sweep, outcomes: Sequence[Outcome]) -> Section:
     best = np.array(best_so_far(outcomes, sweep.direction))
     known = np.isfinite(best)
     trials = np.arange(1, len(best) + 1)[known]
-    image = curves(
+    figure = curves(
         [Series.line("best so far", trials, best[known])],
         x_label="trials",
         y_label=f"best {sweep.metric}",
         size=(7.2, 3.2),
+        alt=f"Best {sweep.metric} after each trial.",
+        caption="By trial number. Where the line still falls or rises at its end, more trials may find better "
+        "settings.",
     )
-    caption = "By trial number. Where the line still falls or rises at its end, more trials may find better settings."
-    return Section("Best so far", [Figure(image, f"Best {sweep.metric} after each trial.", caption)])
+    return Section("Best so far", [figure])
 
 
 def _repetition(sweep: Sweep, command: str) -> Section:

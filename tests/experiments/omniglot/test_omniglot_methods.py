@@ -16,7 +16,7 @@ from warpgrad.baselines.finetuning import JointTraining
 from warpgrad.data import Alphabets, open_store
 from warpgrad.data.tasks.alphabets import AlphabetTask, alphabet_tasks
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.networks import activation_sizes
+from warpgrad.experiments.methods import activation_sizes
 from warpgrad.experiments.omniglot.config import OmniglotConfig
 from warpgrad.experiments.omniglot.experiment import trained
 from warpgrad.experiments.omniglot.methods import (

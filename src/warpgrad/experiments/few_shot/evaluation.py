@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.algorithms.method import Method
 from warpgrad.data.prepared import data_name
 from warpgrad.data.tasks.episodes import EpisodeFamily, EpisodeTask, FewShotImages
+from warpgrad.experiments.evaluation import note, other_data, say, trained
 from warpgrad.experiments.few_shot.config import FewShotConfig
 from warpgrad.experiments.few_shot.methods import recipe
-from warpgrad.experiments.networks import note, other_data, trained
 from warpgrad.keys import fold, isolated_rng
 from warpgrad.statistics.intervals import t_interval
 from warpgrad.training.run_directory import newest_checkpoint
@@ -38,9 +37,7 @@ def evaluate_on_episodes(config: FewShotConfig, images: FewShotImages, run: Path
     )
     shape = config.test_shape
     family = EpisodeFamily(images, config.split, shape, rotations=config.rotations)
-    notes = _notes(config, images, run, anew)
-    for line in notes:
-        print(line, file=sys.stderr, flush=True)
+    notes = say(_notes(config, images, run, anew))
     accuracies: list[list[float]] = []
     losses: list[float] = []
     with isolated_rng(method.learner.device), method.learner.modes_kept(), torch.enable_grad():
