@@ -28,7 +28,7 @@ import torch
 from benchmarks.fresh_process import peak_memory
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.method import Method, ParameterGroup
-from warpgrad.data.tasks.episodes import EpisodeTask
+from warpgrad.data.tasks.episodes import FewShotTask
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.few_shot.config import PRESETS, FewShotConfig
 from warpgrad.experiments.few_shot.methods import recipe
@@ -121,7 +121,7 @@ def parts(way: str, config: FewShotConfig, image_size: int) -> tuple[Method, Alg
     return method, chosen.algorithm
 
 
-def random_episode(config: FewShotConfig, image_size: int) -> EpisodeTask:
+def random_episode(config: FewShotConfig, image_size: int) -> FewShotTask:
     shape = config.train_shape
     torch.manual_seed(0)
 
@@ -129,7 +129,7 @@ def random_episode(config: FewShotConfig, image_size: int) -> EpisodeTask:
         images = torch.randn(shape.ways * of_each, 3, image_size, image_size)
         return laid_channels_last(images), torch.arange(shape.ways).repeat_interleave(of_each)
 
-    return EpisodeTask("random images", batch(shape.shots), batch(shape.query), ())
+    return FewShotTask("random images", batch(shape.shots), batch(shape.query), ())
 
 
 def _discard(group: ParameterGroup, gradient: Tensors) -> None:

@@ -14,7 +14,6 @@ from tests.data.tasks.test_many_shot import marked_store
 from tests.support.experiment_runs import Runs, evaluation_of, group_of, on_record
 from warpgrad.adaptation.adapt import adapt
 from warpgrad.cli.main import parse
-from warpgrad.cli.run import RunArguments
 from warpgrad.data.tasks.many_shot import ManyShotFamily
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Group
@@ -375,9 +374,8 @@ def test_the_table_holds_the_papers_figures_and_can_be_run(tmp_path):
         }
         for cell in cells(EXPERIMENT, table, tmp_path, preset, 1):
             words = command(EXPERIMENT, cell.config).split(" ")[3:]
-            base = EXPERIMENT.config(preset)
-            given = parse(RunArguments[MultiShotConfig], words, "warpgrad run multi-shot", RunArguments(base))
-            assert given.config == cell.config
+            given = parse(["run", "multi-shot", "--preset", preset, *words]).keywords["settings"]
+            assert given == cell.config
 
 
 def test_every_run_of_the_table_leaves_a_curve_of_validation_and_test_tasks(tmp_path):
@@ -407,10 +405,9 @@ def test_every_method_gets_as_many_trials_of_its_step_size_on_validation_classes
 
 
 def test_widths_can_be_given_on_the_command_line():
-    base = EXPERIMENT.config("small")
     words = ["--widths", "8", "8", "12", "--meta-clip", "3"]
-    given = parse(RunArguments[MultiShotConfig], words, "warpgrad run multi-shot", RunArguments(base))
-    assert (given.config.widths, given.config.meta_clip) == ((8, 8, 12), 3.0)
+    given = parse(["run", "multi-shot", "--preset", "small", *words]).keywords["settings"]
+    assert (given.widths, given.meta_clip) == ((8, 8, 12), 3.0)
 
 
 def test_the_area_is_the_mean_height_of_the_curve():

@@ -11,7 +11,6 @@ import pytest
 from tests.support.experiment_runs import group_of
 from tests.support.omniglot_runs import EXPERIMENT, more_tasks, runs, store, tiny
 from warpgrad.cli.main import parse
-from warpgrad.cli.run import RunArguments
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Group
 from warpgrad.experiments.comparison import difference, distinct, per_task
@@ -231,6 +230,5 @@ def test_the_command_of_every_row_gives_back_its_settings(tmp_path):
         for preset in EXPERIMENT.presets if table.preset == "paper" else (table.preset,):
             for cell in cells(EXPERIMENT, table, tmp_path, preset, 1):
                 words = command(EXPERIMENT, cell.config).split(" ")[3:]
-                base = EXPERIMENT.config(preset)
-                given = parse(RunArguments[OmniglotConfig], words, "warpgrad run omniglot", RunArguments(base))
-                assert given.config == cell.config, cell.row.label
+                given = parse(["run", "omniglot", "--preset", preset, *words]).keywords["settings"]
+                assert given == cell.config, cell.row.label

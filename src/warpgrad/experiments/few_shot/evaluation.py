@@ -14,7 +14,7 @@ from warpgrad.adaptation.base import Adaptation
 from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.algorithms.method import Method
 from warpgrad.data.prepared import data_name
-from warpgrad.data.tasks.episodes import EpisodeFamily, EpisodeTask, FewShotImages
+from warpgrad.data.tasks.episodes import FewShotFamily, FewShotImages, FewShotTask
 from warpgrad.experiments.evaluation import note, other_data, say, trained
 from warpgrad.experiments.few_shot.config import FewShotConfig
 from warpgrad.experiments.few_shot.methods import recipe
@@ -36,7 +36,7 @@ def evaluate_on_episodes(config: FewShotConfig, images: FewShotImages, run: Path
         adapts_head=config.method != "cavia",
     )
     shape = config.test_shape
-    family = EpisodeFamily(images, config.split, shape, rotations=config.rotations)
+    family = FewShotFamily(images, config.split, shape, rotations=config.rotations)
     notes = say(_notes(config, images, run, anew))
     accuracies: list[list[float]] = []
     losses: list[float] = []
@@ -69,7 +69,7 @@ def evaluate_on_episodes(config: FewShotConfig, images: FewShotImages, run: Path
     }
 
 
-def adapt_and_test(method: Method, task: EpisodeTask, steps: int, key: int) -> list[dict[str, float]]:
+def adapt_and_test(method: Method, task: FewShotTask, steps: int, key: int) -> list[dict[str, float]]:
     """Scores on the query set before the first step and after each."""
     learner = method.learner
     trajectory = Trajectory(Adaptation(learner, method.rule, task, key), steps)
