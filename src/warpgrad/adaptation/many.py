@@ -35,7 +35,13 @@ TOLERANCE = 1e-3
 
 
 class Adapted:
-    """Many adapted models with one φ: θ_K of every task, and calls to all of them together."""
+    """Many adapted models with one φ: θ_K of every task, and calls to all of them together.
+
+    Example:
+        >>> adapted = wg.adapt_many(learner, [task, task], rule=wg.SGD(0.1), steps=2)
+        >>> len(adapted), type(adapted.module(1)).__name__
+        (2, 'Sequential')
+    """
 
     def __init__(self, learner: Learner, points: Sequence[tuple[Tensors, Tensors]], *, stacked: bool) -> None:
         self.learner = learner
@@ -100,6 +106,11 @@ def adapt_many(
         steps: K; a task's own `steps` is not asked for.
         key: Seed of dropout masks and of parameters that start fresh; each task has its own, as in `score`.
         chunk: At most this many tasks are stacked at once; bounds memory.
+
+    Example:
+        >>> adapted = wg.adapt_many(learner, [task, task], rule=wg.SGD(0.1), steps=2)
+        >>> tuple(adapted(torch.stack([x, x])).shape)
+        (2, 8, 1)
     """
     check_parts(learner, rule, steps, key)
     integer(chunk, "chunk", at_least=1)

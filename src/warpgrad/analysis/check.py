@@ -77,6 +77,11 @@ def check(
             through `steps` updates, for θ0, φ and the rule.
         steps: K of Eq. 1.
         key: Draws the direction, the dropout masks and the start.
+
+    Example:
+        >>> report = wg.check(learner, task, wg.SGD(0.1), wg.Exact())
+        >>> [one.error < 1e-4 for one in report.comparisons]
+        [True, True]
     """
     check_parts(learner, rule, steps, key)
     expect(task, Task, "task", "SupervisedTask(inputs, targets, F.mse_loss)")

@@ -38,6 +38,11 @@ class DatasetTask(Task):
 
     A batch of mappings calls the model with every column but `label` as keyword arguments; a pair with its first part.
     Override `loss` where a model is to be called otherwise.
+
+    Example:
+        >>> pairs = wg.DatasetTask(list(zip(x, y)), F.mse_loss, batch_size=4, seed=3)
+        >>> [tuple(part.shape) for part in pairs.adapt_batch(0)]
+        [(4, 2), (4, 1)]
     """
 
     def __init__(
@@ -169,6 +174,12 @@ class FewShotFamily(TaskFamily):
     """N-way K-shot episodes over the classes of a labelled data set: its classes are drawn, then its examples.
 
     A task adapts to `shots` examples per class and is judged and tested on `query` others; classes are numbered anew.
+
+    Example:
+        >>> data = [(torch.ones(2) * (i % 3), i % 3) for i in range(12)]
+        >>> family = wg.FewShotFamily(data, F.cross_entropy, ways=2, shots=1, query=2)
+        >>> family.sample(0).meta_batch(0)[1].tolist()
+        [0, 0, 1, 1]
     """
 
     def __init__(
@@ -251,6 +262,11 @@ def tasks_by_group(
         least: Groups with fewer examples are left out.
         seed: Draws the shares, and keys the batches.
         options: Of `DatasetTask`, such as `metrics`, `label`, `workers`.
+
+    Example:
+        >>> users = wg.tasks_by_group(list(zip(x, y)), ["ann", "bob"] * 4, F.mse_loss)
+        >>> [user.name for user in users]
+        ['ann', 'bob']
     """
     for value, argument in ((meta, "meta"), (test, "test")):
         real(value, argument, above=0)

@@ -28,7 +28,13 @@ from warpgrad.tasks.reinforcement import ActorCritic, Episodes
 
 
 class EnvironmentTask(Task):
-    """Episodes of one vector environment: what differs from task to task is what `make` builds."""
+    """Episodes of one vector environment: what differs from task to task is what `make` builds.
+
+    Example:
+        >>> cart = wg.EnvironmentTask(lambda: gymnasium.make_vec("CartPole-v1", num_envs=4), length=50)
+        >>> cart.with_seed(3).length
+        50
+    """
 
     def __init__(
         self,
