@@ -82,7 +82,8 @@ def test_the_policy_gradient_is_that_of_the_loss_at_the_moves_taken(example):
         moved = {**theta, "value.weight": theta["value.weight"] + step * direction}
         episodes = task.episodes(learner.bind(moved, learner.buffers()), seeds)
         advantage = task.objective.discounted(episodes.rewards) - episodes.values
-        return float((task.objective.value * advantage.square() * episodes.alive).sum() / episodes.alive.sum())
+        judged = (task.objective.value * advantage.square() * episodes.alive).sum() / episodes.alive.sum()
+        return float(judged.detach())
 
     difference = (at(1e-5) - at(-1e-5)) / 2e-5
     assert float((gradient["value.weight"] * direction).sum()) == pytest.approx(difference, rel=1e-6)

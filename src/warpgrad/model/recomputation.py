@@ -28,7 +28,6 @@ Again = Callable[[], AbstractContextManager[Any]]
 _WITHOUT_REENTRANT = "_checkpoint_without_reentrant_generator"
 _REENTRANT = "CheckpointFunction"
 _own_generator: Any = getattr(checkpoints, _WITHOUT_REENTRANT)
-_own_function: Any = getattr(checkpoints, _REENTRANT)
 
 
 class RecomputedUnder:
@@ -90,4 +89,5 @@ class _Refused:
                 "gradients by name: pass use_reentrant=False to torch.utils.checkpoint (Hugging Face: "
                 "gradient_checkpointing_enable(gradient_checkpointing_kwargs={'use_reentrant': False}))."
             )
-        return _own_function.apply(*arguments)
+        function, _, *inputs = arguments
+        return function(*inputs)  # nothing is to be computed again

@@ -92,7 +92,7 @@ class EnvironmentTask(Task):
 
     def metrics(self, forward: Forward, batch: Tensor) -> dict[str, float]:
         episodes = self.episodes(forward, batch)
-        return {"loss": float(self.objective.loss(episodes)), "return": float(episodes.returns.mean())}
+        return {"loss": float(self.objective.loss(episodes).detach()), "return": float(episodes.returns.mean())}
 
     def episodes(self, forward: Forward, seeds: Tensor) -> Episodes:
         """The episodes that a policy walks from these seeds; log π and V carry the graph."""
