@@ -221,6 +221,8 @@ def quiet():
     with warnings.catch_warnings():
         for category in (DeprecationWarning, FutureWarning, PendingDeprecationWarning):
             warnings.simplefilter("ignore", category)
+        # torch.export says so of every nn.GRU.
+        warnings.filterwarnings("ignore", "The tensor attributes self.gru._flat_weights", UserWarning)
         yield
 
 
