@@ -134,7 +134,7 @@ class RunDirectory:
     def begin_metrics(self, offset: int, digest: str | None = None) -> list[dict[str, Any]]:
         """Cut metrics.jsonl back to what the checkpoint knew, and return those records.
 
-        `digest` is the SHA-256 of those lines; None in a checkpoint of an earlier version.
+        `digest` is the checksum of those records; None in a checkpoint of an earlier version.
         """
         path = self.path / "metrics.jsonl"
         with writing(path):
@@ -146,20 +146,20 @@ class RunDirectory:
                 raise DamagedError(
                     f"{path} is shorter than its checkpoint says; restore the file or start over with --fresh."
                 )
-            self._digest = hashlib.sha256(kept)
-            if digest is not None and digest != self.digest:
-                raise DamagedError(
-                    f"{path} is damaged: its lines do not have the checksum that its checkpoint says; restore the file "
-                    "or start over with --fresh."
-                )
             os.ftruncate(self._metrics, offset)
             self.offset = offset
         try:
-            return [json.loads(line) for line in kept.splitlines()]
-        except ValueError as error:
+            records = [json.loads(line) for line in kept.splitlines()]
+            for record in records:
+                self._digest.update(_timeless(record))
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise DamagedError(f"{path} is damaged ({error}); restore the file or start over with --fresh.") from error
+        if digest is not None and digest != self.digest:
             raise DamagedError(
-                f"{path} is damaged ({error}); restore the file or start over with --fresh."
-            ) from error
+                f"{path} is damaged: its lines do not have the checksum that its checkpoint says; restore the file "
+                "or start over with --fresh."
+            )
+        return records
 
     def append(self, record: Mapping[str, Any]) -> None:
         assert self._metrics is not None, "begin_metrics comes first"
@@ -172,11 +172,11 @@ class RunDirectory:
                     os.ftruncate(self._metrics, self.offset)
                 raise
         self.offset += len(line)
-        self._digest.update(line)
+        self._digest.update(_timeless(record))
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the metrics written so far; part of every checkpoint."""
+        """SHA-256 of the metrics written so far, but for their times; part of every checkpoint."""
         return self._digest.hexdigest()
 
     def save(self, step: int, state: Mapping[str, Any]) -> None:
@@ -279,6 +279,11 @@ def _saved(path: Path) -> list[Path]:
     """Checkpoints of meta-steps, oldest first."""
     named = (file for file in (path / "checkpoints").glob("step-*.safetensors") if _STEP.fullmatch(file.name))
     return sorted(named, key=lambda file: (len(file.name), file.name))
+
+
+def _timeless(record: Mapping[str, Any]) -> bytes:
+    """A record as it enters the checksum: without its times, so that equal runs have equal checkpoints."""
+    return json.dumps({name: value for name, value in record.items() if name not in TIMES}).encode() + b"\n"
 
 
 def _check_ours(path: Path) -> None:

@@ -35,7 +35,7 @@ class TrainingState:
         self.offset = 0
         """Bytes of metrics.jsonl that belong to them."""
         self.digest: str | None = None
-        """SHA-256 of those bytes."""
+        """The checksum of the records in them."""
         self._best: Weights | None = None
 
     @property
