@@ -12,28 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from warpgrad.io import PARTIAL, BusyError, Lock, locked, writing
+from warpgrad.io import PARTIAL, is_locked, remove_partial, try_lock, writing
 
 _PREFIX = ".owner-"
-
-
-def try_lock(path: Path) -> Lock | None:
-    """The lock on a file, held until released; None where another process has it."""
-    try:
-        return locked(path, f"another process holds {path}.")
-    except BusyError:
-        return None
-
-
-def is_locked(path: Path) -> bool:
-    """Whether some process holds the lock on this file."""
-    if not path.exists():
-        return False
-    lock = try_lock(path)
-    if lock is None:
-        return True
-    lock.release()
-    return False
 
 
 class Owner:
@@ -58,6 +39,7 @@ class Owner:
             name = file.name.removeprefix(_PREFIX)
             if name not in needed and (name == self.name or not is_locked(file)):
                 file.unlink(missing_ok=True)
+        remove_partial(self.directory)
 
     def __enter__(self) -> Self:
         return self

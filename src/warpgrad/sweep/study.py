@@ -20,8 +20,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import runner
 from warpgrad.experiments.search_space import Choices, FloatRange, Space
-from warpgrad.io import writing
-from warpgrad.sweep.ownership import Owner, try_lock
+from warpgrad.io import try_lock, writing
+from warpgrad.sweep.ownership import Owner
 from warpgrad.sweep.results import Outcome, State, Sweep
 from warpgrad.sweep.samplers import Keyed
 from warpgrad.sweep.space import described

@@ -8,14 +8,12 @@
 | anything else goes wrong (disk, data, out of memory)| the sweep stops; the same command takes the trial up again     |
 | the sweep is stopped or killed                      | taken up again by the same command, from its last checkpoint   |
 
-A kill of the sweep alone leaves its runs alive. They are waited for, not started twice.
+A kill of the sweep alone ends its runs too, saved. Those that are still ending are waited for, not started twice.
 """
 
 from __future__ import annotations
 
 import math
-import signal
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,14 +24,14 @@ from optuna.trial import Trial
 
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.experiments.base import Config
-from warpgrad.experiments.reproduction import started
 from warpgrad.experiments.runner import python_command
-from warpgrad.io import read_json
-from warpgrad.sweep.ownership import is_locked
+from warpgrad.experiments.workers import Worker, stop_all
+from warpgrad.io import is_locked, read_object
 from warpgrad.sweep.pruning import Prune, Watch
 from warpgrad.sweep.results import Places, trial_name
 from warpgrad.sweep.study import Record
-from warpgrad.training.interrupts import Interrupted, Interrupts
+from warpgrad.training.interrupts import Interrupted, Interrupts, leave_after
+from warpgrad.training.run_directory import LOCK
 
 Command = Callable[[Any, Any, Path], list[str]]
 
@@ -46,19 +44,18 @@ class Active:
     config: Config
     directory: Path
     watch: Watch | None
-    process: subprocess.Popen[str] | None = None
+    worker: Worker | None = None
     """None while a run that outlived its sweep still has the directory."""
 
     @property
     def taken(self) -> bool:
         """Whether another process is running in the directory."""
-        return is_locked(self.directory / ".lock")
+        return is_locked(self.directory / LOCK)
 
     def stop(self) -> None:
         """Ask the run to save and stop, and wait until it has."""
-        if self.process is not None and self.process.returncode is None:
-            self.process.terminate()
-            self.process.communicate()
+        if self.worker is not None:
+            self.worker.stop()
 
 
 class Workers:
@@ -98,12 +95,9 @@ class Workers:
                     time.sleep(0.1)
                     interrupts.hold()
         except Interrupted as error:
-            if error.number == signal.SIGTERM:
-                raise SystemExit(128 + signal.SIGTERM) from error
-            raise KeyboardInterrupt from error
+            leave_after(error)
         finally:
-            for one in active:
-                one.stop()
+            stop_all([one.worker for one in active if one.worker is not None])
 
     def _begun(self, trial: Trial) -> Active:
         reported = set(_reports(trial))
@@ -119,12 +113,11 @@ class Workers:
 
     def _ended(self, one: Active) -> bool:
         """See to a trial; whether that is done."""
-        if one.process is None:
+        if one.worker is None:
             if not one.taken:
-                one.process = started(self.command(self.record.sweep.experiment, one.config, one.directory))
+                one.worker = Worker(self.command(self.record.sweep.experiment, one.config, one.directory))
             return False
-        code = one.process.poll()
-        words = one.process.communicate()[1].strip().splitlines() if code is not None else []
+        code = one.worker.code
         if one.watch is not None and self._behind(one.trial, one.watch, last=code is not None):
             one.stop()
             self.record.prune(one.trial)
@@ -132,13 +125,13 @@ class Workers:
             return True
         if code is None:
             return False
-        last = words[-1].removeprefix("warpgrad: ") if words else f"exit code {code}"
+        last = one.worker.last_words
         if code == 0:
             self._complete(one)
         elif code == NonFiniteError.exit_code:
             self._fail(one, last)
         elif one.taken:
-            one.process = None
+            one.worker = None
             return False
         else:
             raise WarpgradError(f"{one.directory}: {last.rstrip('.')}; mend that and repeat the command.")
@@ -152,7 +145,7 @@ class Workers:
         return False
 
     def _complete(self, one: Active) -> None:
-        summary = read_json(one.directory / "summary.json")
+        summary = read_object(one.directory / "summary.json")
         metric = self.record.sweep.metric
         if metric not in summary["metrics"]:
             raise WarpgradError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from warpgrad.model.learner import Learner
 from warpgrad.tasks.base import TaskFamily
 from warpgrad.training import checkpoint
 from warpgrad.training.distributed import RankLostError
-from warpgrad.training.interrupts import Interrupted, Interrupts
+from warpgrad.training.interrupts import Interrupted, Interrupts, leave_after
 from warpgrad.training.progress import MetaProgress
 from warpgrad.training.run_directory import RunDirectory
 from warpgrad.training.state import TrainingState
@@ -107,9 +106,7 @@ class MetaLoop:
                     raise
                 if isinstance(error, NonFiniteError):
                     raise NonFiniteError(f"meta-step {state.step}: {error}") from error
-                if isinstance(error, Interrupted) and error.number == signal.SIGTERM:
-                    raise SystemExit(128 + signal.SIGTERM) from error
-                raise KeyboardInterrupt from error
+                leave_after(error)
         return self.records
 
     def _timed_meta_step(self) -> Record:

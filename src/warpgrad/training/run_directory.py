@@ -7,7 +7,8 @@ summary.json     written at the end: what was run, on what, for how long, with w
 figures/
 
 A kill at any moment leaves a directory that the same command takes up again. The order of things makes it so: `.lock`
-comes first, config.json second; where an earlier run is deleted, `.clearing` is there before anything goes and goes last.
+comes first, config.json second; where an earlier run is deleted, `.clearing` is there before anything goes, and goes
+last.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from warpgrad.io import (
     Lock,
     locked,
     open_regular,
+    read_bytes,
     read_object,
     remove_partial,
     write_all,
@@ -139,9 +141,7 @@ class RunDirectory:
         path = self.path / "metrics.jsonl"
         with writing(path):
             self._metrics = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-            with open(os.dup(self._metrics), "rb") as file:
-                file.seek(0)
-                kept = file.read(offset)
+            kept = read_bytes(path)[:offset]
             if len(kept) < offset:
                 raise DamagedError(
                     f"{path} is shorter than its checkpoint says; restore the file or start over with --fresh."
