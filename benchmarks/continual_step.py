@@ -28,7 +28,7 @@ import torch
 
 from benchmarks.timing import interleaved
 from warpgrad.algorithms import Algorithm, Offline, Online
-from warpgrad.algorithms.method import Group
+from warpgrad.algorithms.method import ParameterGroup
 from warpgrad.experiments.continual.experiment import Continual
 from warpgrad.experiments.continual.families import SineMixtures
 from warpgrad.experiments.continual.methods import build, family
@@ -61,7 +61,7 @@ def main() -> None:
     algorithms: dict[str, tuple[Algorithm, list[Task]]] = {
         "loop": (Online(**size, engine="loop"), tasks),
         "tasks stacked": (Online(**size, engine="batched"), tasks),
-        "recorded": (Online(**size, engine="recorded"), tasks),
+        "recorded": (Online(**size, engine="traced"), tasks),
         "points stacked": (Offline(**size, samples=None, engine="batched"), padded),
     }
     method = build(config)
@@ -69,7 +69,7 @@ def main() -> None:
     found: dict[str, Tensors] = {}
 
     def meta_step(name: str) -> None:
-        def keep(group: Group, gradient: Tensors) -> None:
+        def keep(group: ParameterGroup, gradient: Tensors) -> None:
             if group == "phi":
                 found[name] = gradient
 

@@ -27,7 +27,7 @@ import torch
 
 from benchmarks.fresh_process import peak_memory
 from warpgrad.algorithms.base import Algorithm
-from warpgrad.algorithms.method import Group, Method
+from warpgrad.algorithms.method import Method, ParameterGroup
 from warpgrad.data.tasks.episodes import EpisodeTask
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.few_shot.config import PRESETS, FewShotConfig
@@ -132,7 +132,7 @@ def random_episode(config: FewShotConfig, image_size: int) -> EpisodeTask:
     return EpisodeTask("random images", batch(shape.shots), batch(shape.query), ())
 
 
-def _discard(group: Group, gradient: Tensors) -> None:
+def _discard(group: ParameterGroup, gradient: Tensors) -> None:
     """In place of a meta-optimiser: the weights stay as they are."""
     del group, gradient
 

@@ -26,7 +26,7 @@ def test_entries_come_back_bit_for_bit(tmp_path, on_disk):
     for k in range(6):
         buffer.append(k % 2, point(k), {"w": torch.full((3, 5), float(k))} if k else {"w": torch.zeros(3, 5)})
     assert buffer.on_disk is on_disk
-    assert len(list(tmp_path.iterdir())) == on_disk
+    assert list(tmp_path.iterdir()) == []  # the scratch file has no name that a kill could leave behind
     for place in reversed(range(6)):
         entry, expected = buffer[place], point(place)
         assert (entry.task, entry.point.k) == (place % 2, place)
@@ -80,7 +80,7 @@ def test_too_many_bytes_are_refused_before_anything_is_written(tmp_path):
 
 
 def test_offline_on_disk_equals_offline_in_memory(tmp_path):
-    from problems import Recorder, make_task, mlp
+    from tests.support.problems import Recorder, make_task, mlp
 
     method = wg.Method(wg.Learner(mlp()), wg.SGD(0.1, momentum=0.9), wg.Exact(), wg.Leap())
     tasks = [make_task(mlp, seed) for seed in range(2)]

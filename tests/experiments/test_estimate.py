@@ -202,7 +202,7 @@ def test_tests_on_the_way_are_paid_for_too():
 
 def test_samples_record_at_once_and_leave_patience_as_it_was():
     patience = recording.PATIENCE
-    with recording.recorded_at_once():
+    with recording.traced_at_once():
         assert recording.PATIENCE == 0
     assert recording.PATIENCE == patience > 0
 

@@ -10,9 +10,9 @@ import tyro
 
 from warpgrad.cli.main import parse
 from warpgrad.cli.run import print_rows, run_config
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, printable
 from warpgrad.experiments import Group, find_experiment, find_table
-from warpgrad.io import read_json
+from warpgrad.io import read_object
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def report(words: list[str]) -> None:
     else:
         experiment = find_experiment(names.pop())
         page = experiment.page(_groups(given.runs), f"{experiment.name}: {experiment.summary}")
-    print(page.write(given.out))
+    print(printable(page.write(given.out)))
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def reproduce(words: list[str]) -> None:
     if table.search:
         metric = experiment.sweep_metric
         print_rows(*search_lines(trials_of(results.groups, metric, results.diverged), metric), "What won the search")
-    print(f"page: {index}")
+    print(f"page: {printable(index)}")
 
 
 @dataclass(frozen=True)
@@ -112,11 +112,11 @@ def _groups(paths: tuple[Path, ...]) -> list[Group]:
 
     found: dict[str, list[Path]] = {}
     for path in paths:
-        config = {name: value for name, value in read_json(path / "config.json").items() if name != "seed"}
+        config = {name: value for name, value in read_object(path / "config.json").items() if name != "seed"}
         found.setdefault(json.dumps(config, sort_keys=True), []).append(path)
     groups = []
     for members in found.values():
         runs = tuple(load_run(path) for path in members)
-        evaluations = tuple(read_json(path / "evaluation.json") for path in members)
+        evaluations = tuple(read_object(path / "evaluation.json") for path in members)
         groups.append(Group(f"{runs[0].method}, {runs[0].preset}", runs, evaluations))
     return groups

@@ -10,17 +10,17 @@ from typing import Any, Generic, TypeVar
 import tyro
 
 from warpgrad.cli.main import parse
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, printable
 from warpgrad.experiments import DECLARATIONS, Config, Declaration, Execution, find_declaration, find_experiment
 from warpgrad.experiments.settings_file import read_settings
-from warpgrad.io import read_json, write_json
+from warpgrad.io import read_object, write_json
 
 C = TypeVar("C", bound=Config)
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How to carry the run out; nothing here changes its numbers."""
+    """How to carry the run out; of these, the threads alone change its numbers."""
 
     out: Path | None = None
     """Run directory; runs/EXPERIMENT/PRESET-METHOD-seedN, with what differs from the preset, if not given."""
@@ -35,7 +35,8 @@ class RunOptions:
     fresh: bool = False
     """Delete an earlier run there and start over."""
     threads: int = 1
-    """Threads of this process."""
+    """Threads of this process. They change the order of sums and so the last bits of numbers, which training then
+    magnifies: a run goes on only with the threads it began with."""
     timeout: float | None = None
     """Under torchrun: seconds that a process waits for the others in an exchange; WARPGRAD_TIMEOUT, or 1800, if not
     given."""
@@ -75,7 +76,7 @@ def run(words: list[str]) -> None:
     given: Any = parse(RunArguments[type(base)], rest, program, RunArguments(base))  # type: ignore[misc]
     # Only now: the help text, which ends in `parse`, needs no torch.
     from warpgrad.experiments import runner
-    from warpgrad.training.distributed import joined
+    from warpgrad.training.distributed import current_ranks
 
     experiment = find_experiment(declared.name)
     config, options = experiment.check(given.config), given.options
@@ -89,7 +90,7 @@ def run(words: list[str]) -> None:
         raise WarpgradError(
             "--flops and --ranks only predict; give --estimate too, or start several processes with torchrun."
         )
-    joined(runner.check_device(config.device), timeout=options.timeout)
+    current_ranks(runner.check_device(config.device), timeout=options.timeout)
     directory = options.out or runner.default_directory(experiment, config)
     execution = Execution(directory, options.fresh, options.tensorboard, not options.quiet)
     summary = runner.execute(experiment, config, execution)
@@ -97,7 +98,7 @@ def run(words: list[str]) -> None:
         f"{experiment.name}, {config.method}, preset {config.preset}, seed {config.seed}: {summary['steps']} meta-steps"
     )
     _print_metrics(summary["metrics"])
-    print(f"run directory: {directory}")
+    print(f"run directory: {printable(directory)}")
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,8 @@ class EvaluateArguments(Generic[C]):
     config: tyro.conf.OmitArgPrefixes[C]
     out: Path | None = None
     """File for the result; the run's own evaluation.json where no setting was changed."""
-    threads: int = 1
-    """Threads of this process."""
+    threads: int | None = None
+    """Threads of this process; those of the run if not given."""
 
 
 def evaluate(words: list[str]) -> None:
@@ -115,15 +116,19 @@ def evaluate(words: list[str]) -> None:
         raise WarpgradError("name the run directory: warpgrad evaluate RUN [options].")
     directory = Path(words[0])
     declared, config = run_config(directory)
+    own = read_object(directory / "config.json").get("threads", 1)
     program = f"warpgrad evaluate {directory}"
     given: Any = parse(EvaluateArguments[type(config)], words[1:], program, EvaluateArguments(config))  # type: ignore[misc]
     from warpgrad.experiments import runner
+    from warpgrad.training.run_directory import reserved
 
-    _set_threads(given.threads)
+    threads = own if given.threads is None else given.threads
+    _set_threads(threads)
     experiment = find_experiment(declared.name)
     changed = experiment.check(given.config)
-    if changed == config and given.out is None:
-        result = runner.evaluate(experiment, config, directory)
+    if changed == config and threads == own and given.out is None:
+        with reserved(directory):
+            result = runner.evaluate(experiment, config, directory)
     else:
         runner.check_device(changed.device)
         result = experiment.evaluate(changed, directory)
@@ -151,13 +156,13 @@ def given_word(words: list[str], flag: str) -> str | None:
 
 def run_config(directory: Path) -> tuple[Declaration[Any], Any]:
     """The experiment that a run directory is of, and its settings."""
-    kept = read_json(directory / "config.json")
-    if not isinstance(kept, dict) or "experiment" not in kept:
+    kept = read_object(directory / "config.json")
+    if not isinstance(kept.get("experiment"), str):
         raise WarpgradError(f"{directory / 'config.json'} names no experiment: was it made by 'warpgrad run'?")
     experiment = find_declaration(kept["experiment"])
     preset = next(iter(experiment.presets.values()))
     known = {item.name for item in dataclasses.fields(preset)}
-    given = {name: value for name, value in kept.items() if name not in ("experiment", "format")}
+    given = {name: value for name, value in kept.items() if name not in ("experiment", "format", "threads")}
     unknown = sorted(set(given) ^ known)
     if unknown:
         raise WarpgradError(
@@ -169,8 +174,8 @@ def run_config(directory: Path) -> tuple[Declaration[Any], Any]:
 
 
 def _set_threads(threads: int) -> None:
-    if threads < 1:
-        raise WarpgradError(f"threads={threads}: at least 1 thread must work.")
+    if not isinstance(threads, int) or not 1 <= threads <= 4096:
+        raise WarpgradError(f"threads={threads}: it must be a number of threads from 1 to 4096.")
     import torch
 
     torch.set_num_threads(threads)
@@ -179,17 +184,19 @@ def _set_threads(threads: int) -> None:
 def _print_metrics(metrics: dict[str, float]) -> None:
     width = max(len(name) for name in metrics)
     for name, value in metrics.items():
-        print(f"  {name:<{width}}  {value if isinstance(value, int) else format(value, '.4g')}")
+        print(f"  {printable(name):<{width}}  {value if isinstance(value, int) else format(value, '.4g')}")
 
 
 def print_rows(header: list[str], rows: list[list[str]], title: str) -> None:
     """A table on the terminal."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title)
+    # As text: names are no markup.
+    table = Table(title=Text(printable(title)))
     for place, name in enumerate(header):
-        table.add_column(name, justify="left" if place == 0 else "right")
+        table.add_column(Text(printable(name)), justify="left" if place == 0 else "right")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(printable(cell)) for cell in row))
     Console(width=None).print(table)

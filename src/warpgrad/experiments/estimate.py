@@ -4,7 +4,7 @@ The experiment's own `train` is called in a scratch directory with fewer steps K
 entries of the replay buffer and FLOPs are lines in K, so two values of K give them for the K that was asked for.
 Meta-training alone is estimated, its validations included; the final test is not.
 
-What bites: times are those of the machine as busy as it is now, and early stopping may end a run sooner.
+Warning: times are those of the machine as busy as it is now, and early stopping may end a run sooner.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from warpgrad.adaptation.traced import recorded_at_once
+from warpgrad.adaptation.traced import traced_at_once
 from warpgrad.algorithms.replay import ReplayBuffer
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import C, Config, Execution, Experiment
@@ -257,7 +257,7 @@ def estimate(experiment: Experiment[C], config: C, *, budget: float = 60.0) -> E
 
     most = whole(max(2, int(budget / (6 * dear * taken))))
     short = whole(most // 3)
-    with recorded_at_once():
+    with traced_at_once():
         samples = [sample_at(experiment, config, fields, short, taken, repeats(budget, dear * taken * short))]
         # Recorded steps can be far cheaper than the first ones: the budget then pays for a sample nearer to the run.
         step = samples[0].seconds / short if samples[0] is not None else dear * taken

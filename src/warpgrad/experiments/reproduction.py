@@ -59,7 +59,7 @@ def cells(experiment: Experiment[Any], table: Table, root: Path, preset: str, se
 
 def finished(experiment: Experiment[Any], cell: Cell) -> bool:
     """Whether the run is there, whole, and under these very settings."""
-    return concluded(experiment, cell.config, cell.directory) is not None
+    return concluded(experiment, cell.config, cell.directory, threads=1) is not None
 
 
 def run_cells(

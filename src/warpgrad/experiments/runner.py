@@ -21,7 +21,7 @@ import torch
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.experiments.base import C, Execution, Experiment
 from warpgrad.io import digest, read_object, write_json
-from warpgrad.training.distributed import RankLostError, joined
+from warpgrad.training.distributed import RankLostError, current_ranks
 from warpgrad.training.run_directory import RunDirectory, reserved, steps_of
 from warpgrad.version import __version__
 
@@ -32,12 +32,19 @@ def settings(experiment: Experiment[C], config: C) -> dict[str, Any]:
     return {"experiment": experiment.name, **values}
 
 
+def run_settings(experiment: Experiment[C], config: C, threads: int | None = None) -> dict[str, Any]:
+    """The settings of a run that is carried out: with its threads (this process's if None), for they change the order of
+    sums and with it the last bits of every number."""
+    threads = torch.get_num_threads() if threads is None else threads
+    return {**settings(experiment, config), **({} if threads == 1 else {"threads": threads})}
+
+
 def kept(experiment: Experiment[C], config: C, execution: Execution) -> dict[str, Any]:
     """What every run hands to `meta_train` beside its parts: the seed, and where and how it is kept."""
     return {
         "seed": config.seed,
         "run": execution.directory,
-        "config": settings(experiment, config),
+        "config": run_settings(experiment, config),
         "fresh": execution.fresh,
         "tensorboard": execution.tensorboard,
         "progress": execution.progress,
@@ -46,7 +53,7 @@ def kept(experiment: Experiment[C], config: C, execution: Execution) -> dict[str
 
 def without_meta_training(experiment: Experiment[C], config: C, execution: Execution) -> int:
     """A run of a method that learns nothing across tasks: a run directory with no meta-steps in it."""
-    directory = RunDirectory(execution.directory, settings(experiment, config), fresh=execution.fresh)
+    directory = RunDirectory(execution.directory, run_settings(experiment, config), fresh=execution.fresh)
     try:
         directory.begin_metrics(0)
     finally:
@@ -88,10 +95,10 @@ def execute(experiment: Experiment[C], config: C, execution: Execution) -> dict[
     Where torchrun has started several processes, all train, and rank 0 evaluates, writes and speaks: it alone returns,
     the others end here with the exit code that it will have.
     """
-    ranks = joined(check_device(config.device))
+    ranks = current_ranks(check_device(config.device))
     made_by = origin(ranks.size)  # now: the source may be another when the run ends
     try:
-        with ranks.agreeing():
+        with ranks.share_errors():
             # Rank 0 alone opens the directory; until its summary is written, no other process may change the run.
             with _divergence(), reserved(execution.directory) if ranks.first else nullcontext():
                 steps = experiment.train(config, execution)
@@ -142,18 +149,20 @@ def conclude(
         "evaluation_processor_seconds": evaluation["processor_seconds"],
         **made_by,
         "command": command(experiment, config),
-        "settings": digest(settings(experiment, config)),
+        "settings": digest(run_settings(experiment, config)),
     }
     write_json(directory / "summary.json", summary, seal=True)
     return summary
 
 
-def concluded(experiment: Experiment[C], config: C, directory: Path) -> dict[str, Any] | None:
+def concluded(
+    experiment: Experiment[C], config: C, directory: Path, threads: int | None = None
+) -> dict[str, Any] | None:
     """The summary of a run that has ended under these very settings; None where there is none, or of fewer meta-steps
     than there are now."""
     if not all((directory / name).exists() for name in ("summary.json", "evaluation.json", "config.json")):
         return None
-    asked = settings(experiment, config)
+    asked = run_settings(experiment, config, threads)
     kept = {name: value for name, value in read_object(directory / "config.json").items() if name != "format"}
     summary, evaluation = (read_object(directory / name) for name in ("summary.json", "evaluation.json"))
     own = {name: asked[name] for name in ("experiment", "method", "preset", "seed")}

@@ -2,9 +2,9 @@
 
 from warpgrad.adaptation.trajectory import ObjectiveStep
 from warpgrad.objectives.base import Objective, StartSample
-from warpgrad.objectives.unrolled import Through, UnrolledStep
+from warpgrad.objectives.unrolled import UnrolledObjective, UnrolledStep
 from warpgrad.objectives.warp import Approximate, Exact, InPlace
 
 __all__ = [
-    "Approximate", "Exact", "InPlace", "Objective", "ObjectiveStep", "StartSample", "Through", "UnrolledStep",
+    "Approximate", "Exact", "InPlace", "Objective", "ObjectiveStep", "StartSample", "UnrolledObjective", "UnrolledStep",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ and two intervals for it are given:
   each, then starts). It assumes no normality, but S clusters bound the spread it can see: it falls short
   of 95 % when S is small, unless tasks vary much more than seeds do. Read it as a check from 10 seeds on.
 
-What bites: below four meta-seeds a result is called indicative. With one meta-seed the tasks are the
+Warning: below four meta-seeds a result is called indicative. With one meta-seed the tasks are the
 clusters, and the interval says nothing about another meta-training. Where all meta-seeds share the same
 held-out tasks, the interval is about new meta-seeds on those tasks. One single value has no spread: its
 interval is unbounded.

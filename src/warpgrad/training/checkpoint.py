@@ -25,7 +25,7 @@ from warpgrad.io import DamagedError, read_bytes, reason, write_bytes
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+CHECKPOINT_FORMAT = 1
 _KEY, _CHECKSUM = "warpgrad", "sha256"
 """The entries of the header: all that is no tensor, and the checksum, which checkpoints of earlier versions lack."""
 
@@ -62,13 +62,13 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
         raise _damaged(path, "its content does not have the checksum that stands in it")
     try:
         content = json.loads(metadata[_KEY])
-        known = content["format"] == FORMAT
+        known = content["format"] == CHECKPOINT_FORMAT
         state: dict[str, Any] = _decode(content["state"], tensors) if known else {}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(path, f"its header cannot be understood ({type(error).__name__})") from error
     if not known:
         raise WarpgradError(
-            f"checkpoint {path} has format {content['format']}, this version reads format {FORMAT}; "
+            f"checkpoint {path} has format {content['format']}, this version reads format {CHECKPOINT_FORMAT}; "
             "use the version that wrote it, or start over with --fresh."
         )
     return moved(state, device)
@@ -83,7 +83,7 @@ def _damaged(path: Path, why: str) -> DamagedError:
 def packed(state: Mapping[str, Any]) -> bytes:
     """The bytes of a checkpoint."""
     tensors: dict[str, Tensor] = {}
-    structure = json.dumps({"format": FORMAT, "state": _encode(state, "", tensors)})
+    structure = json.dumps({"format": CHECKPOINT_FORMAT, "state": _encode(state, "", tensors)})
     return safetensors.torch.save(tensors, metadata={_KEY: structure, _CHECKSUM: _digest(structure, tensors)})
 
 

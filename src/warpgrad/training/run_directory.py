@@ -45,7 +45,7 @@ from warpgrad.training.distributed import several
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+RUN_FORMAT = 1
 KEEP = 2
 TIMES = ("seconds", "cpu_seconds", "validation_seconds", "test_seconds")
 """The entries of a metrics line that say how long it took: the one thing in which a repeated run differs."""
@@ -83,7 +83,14 @@ def reserved(path: Path) -> Iterator[None]:
 
 
 class RunDirectory:
-    """One run on disk, open for writing by one process at a time."""
+    """One run on disk, open for writing by one process at a time.
+
+    Example:
+        >>> run = training.RunDirectory(folder / "mine", {"seed": 0})
+        >>> run.begin_metrics(offset=0), run.saved()
+        ([], [])
+        >>> run.close()
+    """
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, fresh: bool = False, ranks: Ranks = ALONE) -> None:
         """Create the directory, or take up the run in it.
@@ -92,10 +99,10 @@ class RunDirectory:
             fresh: Delete what an earlier run left.
             ranks: The processes that work on this run, of which this one writes.
         """
-        if several() and ranks.size == 1:
-            raise WarpgradError(
-                "this method meta-learns nothing that several processes could share; run it without torchrun."
-            )
+        refuse_if(
+            several() and ranks.size == 1,
+            "this method meta-learns nothing that several processes could share; run it without torchrun.",
+        )
         self.path = path
         self.checkpoints = path / "checkpoints"
         self._borrowed = path.absolute() in _reserved
@@ -124,7 +131,7 @@ class RunDirectory:
             )
         remove_partial(self.path)
         self._check_config(config)
-        write_json(self.path / "config.json", {"format": FORMAT, **config}, seal=True)
+        write_json(self.path / "config.json", {"format": RUN_FORMAT, **config}, seal=True)
         self.checkpoints.mkdir(exist_ok=True)
         remove_partial(self.checkpoints)
 
@@ -214,7 +221,7 @@ class RunDirectory:
 
     def saved(self) -> list[Path]:
         """Checkpoints of meta-steps, oldest first."""
-        return _saved(self.path)
+        return saved_checkpoints(self.path)
 
     def close(self) -> None:
         if self._metrics is not None:
@@ -241,7 +248,7 @@ class RunDirectory:
         if not path.exists():
             return
         kept = read_object(path)
-        if kept.pop("format", None) != FORMAT:
+        if kept.pop("format", None) != RUN_FORMAT:
             raise WarpgradError(
                 f"{path} was written by another version of warpgrad; use that version, choose another directory, "
                 "or start over with --fresh."
@@ -264,7 +271,7 @@ class RunDirectory:
 
 def newest_checkpoint(path: Path) -> Path:
     """The last checkpoint of a run that is not open for writing."""
-    saved = _saved(path)
+    saved = saved_checkpoints(path)
     if not saved:
         raise WarpgradError(f"{path} has no checkpoint; run it first with 'warpgrad run'.")
     return saved[-1]
@@ -272,10 +279,10 @@ def newest_checkpoint(path: Path) -> Path:
 
 def steps_of(path: Path) -> int:
     """The meta-steps that the last checkpoint of a run has behind it; 0 where there is none."""
-    return max((int(saved.stem.removeprefix("step-")) for saved in _saved(path)), default=0)
+    return max((int(saved.stem.removeprefix("step-")) for saved in saved_checkpoints(path)), default=0)
 
 
-def _saved(path: Path) -> list[Path]:
+def saved_checkpoints(path: Path) -> list[Path]:
     """Checkpoints of meta-steps, oldest first."""
     named = (file for file in (path / "checkpoints").glob("step-*.safetensors") if _STEP.fullmatch(file.name))
     return sorted(named, key=lambda file: (len(file.name), file.name))

@@ -12,8 +12,8 @@ from tests.experiments.continual.test_continual_objective import stepped
 from tests.support.continual_problems import N, T, double_task, learner
 from tests.support.problems import Recorder, central_differences, point_after, relative_error
 from warpgrad.adaptation.base import Adaptation, Point
-from warpgrad.adaptation.traced import recorded_at_once
-from warpgrad.algorithms.backend import Engine
+from warpgrad.adaptation.traced import traced_at_once
+from warpgrad.algorithms.engines import Engine
 from warpgrad.algorithms.method import Method
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.continual.objective import (
@@ -171,15 +171,15 @@ def test_a_point_carries_theta_of_every_sub_task_that_ended() -> None:
 def test_stacked_and_recorded_trajectories_are_the_loops(credit: Credit) -> None:
     tasks = [double_task(seed, pad=False) for seed in (1, 2, 3)]
     found: dict[Engine, Tensors] = {}
-    with recorded_at_once():
-        for engine in ("loop", "batched", "recorded"):
+    with traced_at_once():
+        for engine in ("loop", "batched", "traced"):
             recorder = Recorder()
             algorithm = wg.Online(steps=T * N, tasks=3, engine=engine)
             method = Method(learner(), wg.SGD(RATE), LookBack(credit, judge_start=0.5))
             algorithm.meta_step(method, tasks, [0, 1, 2], recorder)
             (found[engine],) = recorder.of("phi")
     assert relative_error(found["batched"], found["loop"]) < 1e-10
-    assert relative_error(found["recorded"], found["loop"]) < 1e-10
+    assert relative_error(found["traced"], found["loop"]) < 1e-10
 
 
 @pytest.mark.parametrize("objective", [LookBack("movement"), LookBack(judge_start=0.5)])

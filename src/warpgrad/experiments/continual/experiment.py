@@ -76,11 +76,9 @@ class Continual(ContinualDeclaration, Experiment[ContinualConfig]):
             check_length(config.meta_steps, execution.directory)
         method = build(config)
         records = meta_train(
-            method.learner,
+            method,
             family(config, "train"),
             algorithm=algorithm(config),
-            rule=method.rule,
-            objective=method.objective,
             optimiser=partial(torch.optim.Adam, lr=config.meta_lr),
             schedule=schedule(config),
             clip=config.meta_clip or None,

@@ -88,12 +88,9 @@ class FewShot(FewShotDeclaration, Experiment[FewShotConfig]):
             return measure
 
         records = meta_train(
-            method.learner,
+            method,
             tasks,
             algorithm=chosen.algorithm,
-            rule=method.rule,
-            objective=method.objective,
-            initialiser=method.initialiser,
             optimiser=meta_optimisers(config),
             clip=config.meta_clip,
             meta_steps=config.meta_steps,

@@ -9,22 +9,21 @@ from functools import partial
 import torch
 from torch import nn
 
-from warpgrad.algorithms import Online, Unrolled
+from warpgrad.algorithms import Online, Unrolled, warp_maml
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import OptimiserFactory
-from warpgrad.algorithms.method import Group, Method
+from warpgrad.algorithms.method import Method, ParameterGroup
 from warpgrad.data.prepared import open_prepared
 from warpgrad.data.store import ImageStore
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.few_shot.config import DATA, FewShotConfig
 from warpgrad.experiments.networks import Shape, begun_as, keyed, side_of
-from warpgrad.initialisers import FOMAML, MAML, Initialiser, Reptile
+from warpgrad.initialisers import FOMAML, Initialiser, Reptile
 from warpgrad.layers import FEW_SHOT_ORDER, warp_convnet
 from warpgrad.layers.baselines import CONTEXT, MASK, cavia_net, t_net
 from warpgrad.layers.warps import convolutional_warp
 from warpgrad.model.learner import Learner
-from warpgrad.model.partition import Selector, Start
-from warpgrad.objectives import Exact
+from warpgrad.model.partition import Selector, StartPolicy
 from warpgrad.rules import SGD
 from warpgrad.rules.base import Rule
 from warpgrad.rules.learned import MaskedSGD, MetaCurvature, MetaSGD
@@ -40,15 +39,14 @@ class Recipe:
 
 def recipe(config: FewShotConfig, shape: Shape, *, fresh_head: bool = False) -> Recipe:
     """How a method is meta-trained; with `fresh_head`, how it is used where its head does not fit."""
-    start: dict[str, Start] = {"head": "fresh"} if fresh_head else {}
-    plain = network(config, shape)
+    start: dict[str, StartPolicy] = {"head": "fresh"} if fresh_head else {}
     online = Online(steps=config.steps, tasks=config.meta_batch)
-    unrolled = Unrolled(steps=config.steps, tasks=config.meta_batch)
     descent = SGD(config.alpha)
+    if config.method == "warp-maml":
+        return Recipe(warp_maml(_learner(config, warped_network(config, shape), start=start), descent), online)
+    plain = network(config, shape)
+    unrolled = Unrolled(steps=config.steps, tasks=config.meta_batch)
     match config.method:
-        case "warp-maml":
-            learner = _learner(config, warped_network(config, shape), start=start)
-            return Recipe(Method(learner, descent, Exact(), MAML()), online)
         case "fomaml" | "reptile":
             initialiser: Initialiser = FOMAML() if config.method == "fomaml" else Reptile()
             return Recipe(Method(_learner(config, plain, warp=(), start=start), descent, None, initialiser), online)
@@ -74,7 +72,7 @@ def recipe(config: FewShotConfig, shape: Shape, *, fresh_head: bool = False) -> 
     raise WarpgradError(f"few-shot has no method '{config.method}'.")
 
 
-def meta_optimisers(config: FewShotConfig) -> dict[Group, OptimiserFactory]:
+def meta_optimisers(config: FewShotConfig) -> dict[ParameterGroup, OptimiserFactory]:
     """Adam for every group, each with its own step size."""
     return {
         "phi": partial(torch.optim.Adam, lr=config.meta_lr),
@@ -112,7 +110,7 @@ def _learner(
     *,
     task: Selector | None = None,
     warp: Selector | None = None,
-    start: Mapping[str, Start],
+    start: Mapping[str, StartPolicy],
     allow_unused: bool = False,
 ) -> Learner:
     return Learner(
@@ -126,7 +124,7 @@ def _learner(
     )
 
 
-def _masked(config: FewShotConfig, module: nn.Sequential, start: Mapping[str, Start]) -> Method:
+def _masked(config: FewShotConfig, module: nn.Sequential, start: Mapping[str, StartPolicy]) -> Method:
     """An MT-Net: a row of a convolution's kernel, or of the head with its bias, is adapted as its mask says. The loss
     does not depend on the noise of the masks, hence `allow_unused`."""
     masks = {
@@ -134,7 +132,7 @@ def _masked(config: FewShotConfig, module: nn.Sequential, start: Mapping[str, St
         for name, _ in module.named_parameters()
         if name.endswith(".conv.weight") or name in ("head.weight", "head.bias")
     }
-    noise: dict[str, Start] = {f"*.{MASK}": "fresh"}
+    noise: dict[str, StartPolicy] = {f"*.{MASK}": "fresh"}
     learner = _learner(config, module, start={**start, **noise}, allow_unused=True)
     return Method(learner, MaskedSGD(config.alpha, masks, temperature=config.temperature))
 

@@ -72,12 +72,9 @@ class MazeNavigation(MazeDeclaration, Experiment[MazeConfig]):
             return {"return": mean_return(learner, held_out)}
 
         records = meta_train(
-            method.learner,
+            method,
             EpisodeFamily(config.episodes, ActorCritic(config.discount, config.value, config.entropy)),
             algorithm=Continual(tasks=1, batches=config.warp_every),
-            rule=method.rule,
-            objective=method.objective,
-            initialiser=method.initialiser,
             optimiser={
                 "theta0": partial(torch.optim.Adam, lr=config.lr),
                 "phi": partial(torch.optim.Adam, lr=config.meta_lr),

@@ -71,12 +71,9 @@ class MultiShot(MultiShotDeclaration, Experiment[MultiShotConfig]):
             return lambda learner: mean_scores(config, images, learner, method.rule, split, tasks)
 
         records = meta_train(
-            method.learner,
+            method,
             ManyShotFamily(images, "train", config.train_shape),
             algorithm=algorithm_of(config),
-            rule=method.rule,
-            objective=method.objective,
-            initialiser=method.initialiser,
             optimiser=meta_optimisers(config),
             clip=config.meta_clip,
             meta_steps=config.meta_steps,

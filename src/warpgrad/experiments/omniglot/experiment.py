@@ -116,12 +116,9 @@ class Omniglot(OmniglotDeclaration, Experiment[OmniglotConfig]):
         chosen = recipe(config, starting_drawings(config, alphabets))
         rule = chosen.method.rule
         records = meta_train(
-            chosen.method.learner,
+            chosen.method,
             training_tasks(config, tasks),
             algorithm=chosen.algorithm,
-            rule=rule,
-            objective=chosen.method.objective,
-            initialiser=chosen.method.initialiser,
             optimiser=chosen.optimiser,
             clip=chosen.clip,
             schedule=chosen.schedule,

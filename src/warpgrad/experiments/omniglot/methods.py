@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from warpgrad.algorithms import Offline, Online, Unrolled
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import OptimiserFactory, ScheduleFactory
-from warpgrad.algorithms.method import Group, Method
+from warpgrad.algorithms.method import Method, ParameterGroup
 from warpgrad.baselines.finetuning import HeadedTask, JointTraining, MultiHeaded
 from warpgrad.data import Alphabets, ImageStore, open_store, prepare_drawn
 from warpgrad.data.prepared import DRAWN, OMNIGLOT, STORES, data_name, open_prepared, prepared
@@ -32,7 +32,7 @@ from warpgrad.io import BusyError
 from warpgrad.keys import fold
 from warpgrad.layers import OMNIGLOT_WARPS, warp_convnet
 from warpgrad.model.learner import Learner
-from warpgrad.model.partition import Start
+from warpgrad.model.partition import StartPolicy
 from warpgrad.objectives import Approximate, Exact
 from warpgrad.rules import SGD
 from warpgrad.rules.base import Learned, Rule
@@ -49,8 +49,8 @@ class Recipe:
 
     method: Method
     algorithm: Algorithm
-    optimiser: Mapping[Group, OptimiserFactory]
-    clip: Mapping[Group, float]
+    optimiser: Mapping[ParameterGroup, OptimiserFactory]
+    clip: Mapping[ParameterGroup, float]
     schedule: ScheduleFactory | None
 
 
@@ -59,7 +59,7 @@ def network(config: OmniglotConfig) -> nn.Sequential:
     return keyed(config.seed, "network", _convnet(config))
 
 
-def plain_learner(config: OmniglotConfig, start: Mapping[str, Start] | None = None) -> Learner:
+def plain_learner(config: OmniglotConfig, start: Mapping[str, StartPolicy] | None = None) -> Learner:
     return _learner(config, network(config), warp=(), start=start)
 
 
@@ -72,7 +72,7 @@ def warped_learner(config: OmniglotConfig, drawings: Tensor | None = None) -> Le
         raise WarpgradError(f"warp='{config.warp}' is unknown; choose one of {', '.join(OMNIGLOT_WARPS)}.")
     warped = keyed(config.seed, "warp", partial(_convnet(config), warp=OMNIGLOT_WARPS[config.warp]))
     module = begun_as(network(config), warped, config.warp_init, drawings)
-    start: dict[str, Start] = {"*": "fixed"} if config.theta0 == "random" else {}
+    start: dict[str, StartPolicy] = {"*": "fixed"} if config.theta0 == "random" else {}
     if config.warp.endswith("film"):
         start["*film"] = "zero"
     return _learner(config, module, start=start)
@@ -108,7 +108,7 @@ def inner_rule(config: OmniglotConfig) -> Rule:
 
 def recipe(config: OmniglotConfig, drawings: Tensor | None = None) -> Recipe:
     """How a method is meta-trained; `drawings` as in `warped_learner`."""
-    optimiser: dict[Group, OptimiserFactory] = {"theta0": partial(torch.optim.SGD, lr=config.outer_lr)}
+    optimiser: dict[ParameterGroup, OptimiserFactory] = {"theta0": partial(torch.optim.SGD, lr=config.outer_lr)}
     schedule = partial(CosineAnnealingLR, T_max=config.meta_steps) if config.meta_schedule == "cosine" else None
     rule = inner_rule(config)
     if config.method == "warp-leap":

@@ -68,11 +68,9 @@ class Synthetic(SyntheticDeclaration, Experiment[SyntheticConfig]):
         method = build(config)
         tasks = config.surfaces * config.starts
         records = meta_train(
-            method.learner,
+            method,
             SurfaceFamily(config.form, config.surfaces),
             algorithm=Online(steps=config.steps, tasks=tasks, chunk=tasks),
-            rule=method.rule,
-            objective=method.objective,
             optimiser=partial(OPTIMISERS[config.meta_optimiser], lr=config.meta_lr),
             meta_steps=config.meta_steps,
             **kept(self, config, execution),
