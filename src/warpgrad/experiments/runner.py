@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ import torch
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.experiments.base import C, Execution, Experiment
 from warpgrad.io import digest, read_object, write_json
+from warpgrad.origin import commit
 from warpgrad.training.distributed import RankLostError, current_ranks
 from warpgrad.training.run_directory import RunDirectory, reserved, steps_of
 from warpgrad.version import __version__
@@ -33,8 +33,8 @@ def settings(experiment: Experiment[C], config: C) -> dict[str, Any]:
 
 
 def run_settings(experiment: Experiment[C], config: C, threads: int | None = None) -> dict[str, Any]:
-    """The settings of a run that is carried out: with its threads (this process's if None), for they change the order of
-    sums and with it the last bits of every number."""
+    """The settings of a run that is carried out: with its threads (this process's if None), for they change the order
+    of sums and with it the last bits of every number."""
     threads = torch.get_num_threads() if threads is None else threads
     return {**settings(experiment, config), **({} if threads == 1 else {"threads": threads})}
 
@@ -247,20 +247,6 @@ def hardware() -> dict[str, Any]:
         names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
         model = names[0] if names else model
     return {"cpu": model, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
-
-
-def commit() -> str | None:
-    """The commit of the source tree, with a mark where it was changed; None outside a checkout."""
-    here = Path(__file__).parent
-    try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
-        dirty = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=here, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
 
 
 def python_command(experiment: Experiment[C], config: C, directory: Path) -> list[str]:

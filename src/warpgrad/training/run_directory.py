@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.io import (
     PARTIAL,
     DamagedError,
