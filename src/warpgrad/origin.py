@@ -1,8 +1,8 @@
 """Which commit this very source is of, read from the files of git without running anything.
 
-Only the project's own checkout counts: the folder that holds `src/warpgrad` and a pyproject.toml of this name. A package
-that lies inside somebody else's repository, such as in a virtual environment there, is none of it. A wheel carries the
-commit it was built from in `commit.txt`. Nothing is imported from the package, so that the build can use this file.
+Only the project's own checkout counts: the folder that holds `src/warpgrad` and a pyproject.toml of this name. A
+package that lies inside somebody else's repository, such as in a virtual environment there, is none of it. A wheel
+carries the commit it was built from in `commit.txt`. Nothing is imported from the package: the build uses this file.
 """
 
 from __future__ import annotations

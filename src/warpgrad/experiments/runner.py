@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import platform
 import shlex
@@ -24,6 +25,8 @@ from warpgrad.origin import commit
 from warpgrad.training.distributed import RankLostError, current_ranks
 from warpgrad.training.run_directory import RunDirectory, reserved, steps_of
 from warpgrad.version import __version__
+
+logger = logging.getLogger(__name__)
 
 
 def settings(experiment: Experiment[C], config: C) -> dict[str, Any]:
@@ -164,7 +167,11 @@ def concluded(
         return None
     asked = run_settings(experiment, config, threads)
     kept = {name: value for name, value in read_object(directory / "config.json").items() if name != "format"}
-    summary, evaluation = (read_object(directory / name) for name in ("summary.json", "evaluation.json"))
+    try:
+        summary, evaluation = (read_object(directory / name) for name in ("summary.json", "evaluation.json"))
+    except WarpgradError as error:
+        logger.warning("%s It is made again.", error)
+        return None
     own = {name: asked[name] for name in ("experiment", "method", "preset", "seed")}
     same = (
         kept == asked

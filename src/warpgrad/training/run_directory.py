@@ -155,12 +155,9 @@ class RunDirectory:
                 )
             os.ftruncate(self._metrics, offset)
             self.offset = offset
-        try:
-            records = [json.loads(line) for line in kept.splitlines()]
-            for record in records:
-                self._digest.update(_timeless(record))
-        except (ValueError, AttributeError, RecursionError) as error:
-            raise DamagedError(f"{path} is damaged ({error}); restore the file or start over with --fresh.") from error
+        records = _parsed(kept, path)
+        for record in records:
+            self._digest.update(_timeless(record))
         if digest is not None and digest != self.digest:
             raise DamagedError(
                 f"{path} is damaged: its lines do not have the checksum that its checkpoint says; restore the file "
@@ -286,6 +283,26 @@ def saved_checkpoints(path: Path) -> list[Path]:
     """Checkpoints of meta-steps, oldest first."""
     named = (file for file in (path / "checkpoints").glob("step-*.safetensors") if _STEP.fullmatch(file.name))
     return sorted(named, key=lambda file: (len(file.name), file.name))
+
+
+def metrics_digest(lines: bytes, path: Path) -> str:
+    """The checksum of lines of metrics, but for their times."""
+    found = hashlib.sha256()
+    for record in _parsed(lines, path):
+        found.update(_timeless(record))
+    return found.hexdigest()
+
+
+def _parsed(lines: bytes, path: Path) -> list[dict[str, Any]]:
+    try:
+        records = [json.loads(line) for line in lines.splitlines()]
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is damaged ({error}); restore the file or start over with --fresh.") from error
+    if not all(isinstance(record, dict) for record in records):
+        raise DamagedError(
+            f"{path} is damaged: a line of it is no object; restore the file or start over with --fresh."
+        )
+    return records
 
 
 def _timeless(record: Mapping[str, Any]) -> bytes:
