@@ -1,7 +1,6 @@
-"""The command line. `warpgrad` alone says what there is; every command has --help.
+"""The command line. `warpgrad` alone says what there is; every command and sub-command has --help.
 
-Exit codes: 0 done; 2 what you can mend and 3 a run that diverged, with one sentence on stderr; 130, 143 and 129 stopped
-by Ctrl-C, SIGTERM and a closed terminal, work saved. `--debug` with any command shows the traceback too.
+`--debug` with any command shows where an error comes from. Exit codes are in `outer.py`.
 """
 
 from __future__ import annotations
@@ -10,215 +9,47 @@ import contextlib
 import io
 import os
 import re
-import signal
 import sys
-import threading
-import time
-import traceback
-from collections.abc import Iterator, Sequence
-from importlib import import_module
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
+from inspect import signature
+from itertools import takewhile
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
-from warpgrad.allocator import keep_freed_memory
-from warpgrad.errors import WarpgradError, naming_extras, printable
-from warpgrad.io import LIFELINE
+from warpgrad.cli.outer import heard, open_streams, outcome
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments import DECLARATIONS
 from warpgrad.version import __version__
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from tyro.extras import SubcommandApp
 
-COMMANDS = {
-    "list": ("run", "list_experiments"),
-    "run": ("run", "run"),
-    "evaluate": ("run", "evaluate"),
-    "report": ("report", "report"),
-    "reproduce": ("report", "reproduce"),
-    "sweep": ("sweep", "sweep"),
-    "data": ("data", "data"),
-    "demo": ("report", "demo"),
-    "verify": ("verify", "verify"),
-}
-"""Command -> its file in this folder, and its function there; imported when the command is given."""
-STOPPED = "stopped; run the same command to go on."
 LAUNCHERS = ("reproduce", "sweep", "demo")
 """Commands that start processes of their own."""
-USAGE = """\
-warpgrad {version}: Warped Gradient Descent
-
-  warpgrad list                    experiments, methods, presets and tables
-  warpgrad run EXPERIMENT          meta-train and evaluate; the same command again goes on
-  warpgrad evaluate RUN            test a run again, with other test settings if you like
-  warpgrad report RUN...           one self-contained HTML page about some runs
-  warpgrad reproduce TABLE         run what is missing of a table of the paper, and build it
-  warpgrad sweep EXPERIMENT        search for settings on the validation split; the same command again goes on
-  warpgrad data COMMAND            prepare the public data sets, draw alphabets, look at them
-  warpgrad verify RUN|DATA...      compare every byte with its checksum
-  warpgrad demo                    two experiments end to end, in a few minutes
-
-'warpgrad COMMAND --help' tells the options; --debug with any command shows where an error comes from."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point. Whatever happens becomes one sentence and an exit code; `--debug` shows the traceback as well."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in words
-    _open_streams()
-    with _heard():
-        code = _outcome([word for word in words if word != "--debug"], debug)
+    open_streams()
+    with heard():
+        code = outcome(dispatch, [word for word in words if word != "--debug"], "--debug" in words)
     if (distributed := sys.modules.get("warpgrad.training.distributed")) is not None and "WORLD_SIZE" in os.environ:
-        distributed.leave(code)
+        distributed.leave(code)  # started by torchrun
     sys.exit(code)
 
 
-def _outcome(words: list[str], debug: bool) -> int:
-    """Do what is asked; returns the exit code."""
-    try:
-        keep_freed_memory()
-        follow_parent()
-        for word in words:
-            if not word.isprintable() and any(ord(letter) < 32 or 126 < ord(letter) < 160 for letter in word):
-                raise WarpgradError("an option has control characters, which no name or number needs; leave them out.")
-        with naming_extras():
-            code = _dispatch(words)
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else 2 if stop.code else 0
-        if code > 128:
-            _say(STOPPED)
-    except BaseException as error:
-        if debug:
-            traceback.print_exc()
-        return _said(error)
-    return code
-
-
-def _said(error: BaseException) -> int:
-    """Say what went wrong in one sentence; returns the exit code."""
-    number = getattr(error, "number", signal.SIGINT) if type(error).__name__ == "Interrupted" else signal.SIGINT
-    detail = (str(error).splitlines() or [""])[0]
-    if isinstance(error, WarpgradError):
-        _say(str(error))
-        return error.exit_code
-    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Interrupted":
-        _say(STOPPED)
-        return 128 + number
-    if isinstance(error, BrokenPipeError) and error.filename is None:
-        return 128 + signal.SIGPIPE  # nobody reads on
-    if isinstance(error, MemoryError) or "not enough memory" in detail or "out of memory" in detail:
-        _say("there is not enough memory for this; choose smaller sizes, or free some, and repeat the command.")
-    elif isinstance(error, RecursionError):
-        _say("something given is nested too deeply to be read; see --debug for where.")
-    elif isinstance(error, OSError):
-        place = f" ({error.filename})" if error.filename is not None else ""
-        _say(f"the system refused: {error.strerror or detail}{place}; mend that and repeat the command.")
-    else:
-        _say(
-            f"this should not have happened ({type(error).__name__}: {detail}); what was saved is whole. Repeat the "
-            "command with --debug to see where, and please report it."
-        )
-    return 2
-
-
-def _say(sentence: str) -> None:
-    """To the terminal, if it is still there."""
-    with contextlib.suppress(OSError, ValueError):
-        print(f"warpgrad: {printable(sentence)}", file=sys.stderr, flush=True)
-
-
-def _open_streams() -> None:
-    """Make sure that what is printed goes somewhere, in whatever letters the terminal knows."""
-    # A closed descriptor would be given to the next file that is opened, and messages written into that.
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
-        pass
-    os.close(descriptor)
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - as long as the process lives
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-@contextlib.contextmanager
-def _heard() -> Iterator[None]:
-    """Signals end the command in order; once it is ending, further ones are not heard."""
-    ending = False
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal ending
-        if ending:
-            return
-        ending = True
-        # An exception in the middle of an import may be lost in it, and nothing is written there that could be half.
-        while frame is not None:
-            if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-                _say(STOPPED)
-                os._exit(128 + number)
-            frame = frame.f_back
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + number)
-
-    previous: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
-                previous[number] = signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        ending = True
-        # What is still to be printed may find no reader, and the interpreter would say so in its own way.
-        with contextlib.suppress(OSError, ValueError):
-            try:
-                sys.stdout.flush()
-            except (OSError, ValueError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def follow_parent() -> None:
-    """End, saved, when the process that started this one as its worker has ended, however that came about."""
-    descriptor = os.environ.pop(LIFELINE, "")
-    alone = os.getppid()
-    if descriptor.isdigit():
-
-        def wait() -> None:
-            with contextlib.suppress(OSError):
-                os.read(int(descriptor), 1)  # nothing is ever written: it returns when the other end is closed
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    elif "TORCHELASTIC_RUN_ID" in os.environ:
-
-        def wait() -> None:
-            while os.getppid() == alone:
-                time.sleep(1)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    else:
-        return
-    threading.Thread(target=wait, daemon=True).start()
-
-
-def _dispatch(words: list[str]) -> int:
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(USAGE.format(version=__version__))
-        return 0
-    if words[0] == "--version":
+def dispatch(words: Sequence[str]) -> None:
+    """Carry out one command line; what is wrong with it is one `WarpgradError`."""
+    if words and words[0] == "--version":
         print(__version__)
-        return 0
-    if words[0] not in COMMANDS:
-        raise WarpgradError(f"there is no command '{words[0]}'; 'warpgrad --help' lists them.")
-    if words[0] in LAUNCHERS and _is_a_rank():
+        return
+    if words and words[0] in LAUNCHERS and _is_a_rank():
         if os.environ.get("RANK") != "0":  # rank 0 says it for all
-            return 2
+            raise SystemExit(2)
         raise WarpgradError(f"'warpgrad {words[0]}' starts processes of its own: give the command without torchrun.")
-    file, function = COMMANDS[words[0]]
-    getattr(import_module(f"warpgrad.cli.{file}"), function)(words[1:])
-    return 0
+    parse(words)()
 
 
 def _is_a_rank() -> bool:
@@ -230,33 +61,118 @@ def _is_a_rank() -> bool:
     return distributed.shared()
 
 
-def parse(form: Any, words: Sequence[str], program: str, default: T | None = None) -> Any:
-    """Options into a dataclass; what is wrong with them becomes one sentence."""
-    import tyro
-
+def parse(words: Sequence[str]) -> partial[None]:
+    """The function that a command line asks for, with its arguments; what is wrong with them becomes one sentence."""
     complaints = io.StringIO()
+    app = _app(_commands(words))
     try:
         with contextlib.redirect_stderr(complaints):
-            if default is None:
-                return tyro.cli(form, args=list(words), prog=program)
-            return tyro.cli(form, args=list(words), prog=program, default=default)
+            parsed: partial[None] = app.cli(
+                prog="warpgrad",
+                description=f"Warped Gradient Descent, version {__version__}. --debug anywhere shows where an error is.",
+                args=["--help"] if list(words) in ([], ["help"]) else list(words),
+            )
+            return parsed
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise WarpgradError(f"{_sentence(complaints.getvalue())}; see '{program} --help'.") from None
+        raise WarpgradError(_sentence(complaints.getvalue(), words)) from None
 
 
-def _sentence(box: str) -> str:
-    """The first paragraph of a boxed message."""
-    lines = [re.sub(r"^[│|]\s?|\s*[│|]$", "", line).strip() for line in box.splitlines()]
-    kept: list[str] = []
-    for line in lines:
-        if line.startswith("╭"):
-            continue
-        if line.startswith(("─", "╰")):
-            break
-        kept.append(line)
-    text = " ".join(kept).strip().rstrip(".") or "the options cannot be understood"
-    near = re.findall(r"--[a-z][a-z0-9-]*", " ".join(lines[len(kept) + 1 :])) if "nrecognized" in text else []
-    hint = f" (did you mean {near[0]}?)" if near and near[0] != "--help" else ""
-    return text[0].lower() + text[1:] + hint
+def _commands(words: Sequence[str]) -> dict[str, Any]:
+    """Command -> the function behind it, or (help text, function or sub-commands).
+
+    The words are needed because a preset, a file or a run gives the options their defaults.
+    """
+    from warpgrad.cli import data, report, run, sweep, verify
+    from warpgrad.data.prepared import OMNIGLOT
+
+    runs, sweeps = {}, {}
+    for name, declared in DECLARATIONS.items():
+        given = tuple(words[2:]) if words[1:2] == [name] else ()
+        settings = run.initial_settings(declared, given)
+        runs[name] = _about(declared.summary, f"run {name}"), _command(run.run, settings, declared=declared)
+        searching = _command(sweep.sweep, settings, declared=declared, words=given)
+        sweeps[name] = _about(declared.summary, f"sweep {name} --trials 50"), searching
+    prepare = {
+        name: (
+            _about(about, f"data prepare {name}"),
+            _command(data.prepare_omniglot if name.startswith(OMNIGLOT) else data.prepare_public, name=name),
+        )
+        for name, about in data.PUBLIC.items()
+    }
+    named = words[:1] == ["evaluate"] and len(words) > 1 and not words[1].startswith("-")
+    tested, kept = run.run_config(Path(words[1])) if named else (None, None)
+    return {
+        "list": _command(run.list_experiments),
+        "run": (run.RUN, runs),
+        "evaluate": _command(run.evaluate, kept, declared=tested),
+        "report": _command(report.report),
+        "reproduce": _command(report.reproduce),
+        "sweep": (sweep.SWEEP, sweeps),
+        "data": (
+            data.DATA,
+            {
+                "prepare": (data.PREPARE, {**prepare, "folder": _command(data.prepare_folder)}),
+                "draw": _command(data.draw),
+                "montage": _command(data.montage),
+            },
+        ),
+        "verify": _command(verify.verify),
+        "demo": _command(report.demo),
+    }
+
+
+def _app(commands: Mapping[str, Any]) -> SubcommandApp:
+    from tyro.extras import SubcommandApp
+
+    app = SubcommandApp()
+    for name, command in commands.items():
+        about, target = command if isinstance(command, tuple) else (None, command)
+        inner: Any = _app(target) if isinstance(target, dict) else target
+        app.command(name=name, help=about)(inner)
+    return app
+
+
+def _about(summary: str, example: str) -> str:
+    return f"{summary[0].upper()}{summary[1:]}.\n\nExample: warpgrad {example}"
+
+
+def _command(function: Callable[..., None], settings: Any = None, **bound: Any) -> Callable[..., partial[None]]:
+    """A function as tyro takes it: every parameter an option, the call itself put off until all options are right.
+
+    The parameter `settings` becomes one option for every setting, with the given ones as defaults. Parameters that
+    are `bound` are no options.
+    """
+    from tyro.conf import OmitArgPrefixes
+
+    @wraps(function)
+    def deferred(*arguments: Any, **options: Any) -> partial[None]:
+        return partial(function, *arguments, **options, **bound)
+
+    del deferred.__dict__["__wrapped__"]  # or tyro would look at the function instead
+    hints = get_type_hints(function, include_extras=True)
+    own = signature(function)
+    parameters = {name: parameter for name, parameter in own.parameters.items() if name not in bound}
+    if settings is None and "settings" in parameters:
+        bound["settings"] = parameters.pop("settings").default
+    elif settings is not None:
+        hints["settings"] = OmitArgPrefixes[type(settings)]  # type: ignore[misc]
+        parameters["settings"] = parameters["settings"].replace(default=settings)
+    typed = [parameter.replace(annotation=hints[name]) for name, parameter in parameters.items()]
+    deferred.__signature__ = own.replace(parameters=typed)  # type: ignore[attr-defined]
+    deferred.__annotations__ = {name: hints[name] for name in parameters}
+    return deferred
+
+
+def _sentence(box: str, words: Sequence[str]) -> str:
+    """The first paragraph of a boxed message, and what the others offer instead."""
+    inside = " ".join(line.strip("│| ") for line in box.splitlines() if line[:1] not in "╭╰")
+    text, *others = (" ".join(part.split()) for part in re.split("─{3,}", inside))
+    text = text.rstrip(" .") or "the options cannot be understood"
+    offered = re.match(r"Available subcommands: (.*)|Perhaps you meant: (--[a-z0-9-]+)", others[0] if others else "")
+    if offered and offered[1]:
+        return f"{text[0].lower()}{text[1:]}; choose one of {offered[1]}."
+    hint = f" (did you mean {offered[2]}?)" if offered else ""
+    command = " ".join(["warpgrad", *takewhile(lambda word: not word.startswith("-"), words)])
+    return f"{text[0].lower()}{text[1:]}{hint}; see '{command} --help'."

@@ -4,36 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-import tyro
+from tyro.conf import Positional, arg
 
-from warpgrad.cli.main import parse
-from warpgrad.errors import WarpgradError, printable
+from warpgrad.errors import WarpgradError, printable, require
 from warpgrad.io import JSON_BYTES, SEAL, DamagedError, read_bytes, read_object, reason
 
 
-@dataclass(frozen=True)
-class VerifyArguments:
-    paths: tyro.conf.Positional[tuple[Path, ...]]
-    """Run directories and prepared data sets."""
+def verify(paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN|DATA...")]) -> None:
+    """Compare every byte of runs and prepared data sets with their checksums; exit code 2 where one is not whole.
 
+    Example: warpgrad verify runs/synthetic/* data/omniglot
 
-def verify(words: list[str]) -> None:
-    """A line for each that is whole; ends with a sentence and exit code 2 where one is not."""
-    given: VerifyArguments = parse(VerifyArguments, words, "warpgrad verify")
-    if not given.paths:
-        raise WarpgradError("name run directories or prepared data sets: warpgrad verify RUN|DATA...")
+    Args:
+        paths: Run directories and prepared data sets.
+    """
+    require(paths, "name run directories or prepared data sets: warpgrad verify RUN|DATA...")
     damaged: list[WarpgradError] = []
-    for path in given.paths:
+    for path in paths:
         try:
             checked = data_parts(path) if (path / "header.json").exists() else run_parts(path)
             print(f"{printable(path)}: whole ({printable(', '.join(checked))})")
         except WarpgradError as error:
             damaged.append(error)
     if damaged:
-        more = f" ({len(damaged)} of {len(given.paths)} are not whole)" if len(given.paths) > 1 else ""
+        more = f" ({len(damaged)} of {len(paths)} are not whole)" if len(paths) > 1 else ""
         raise DamagedError(f"{damaged[0]}{more}")
 
 

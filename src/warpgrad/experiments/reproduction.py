@@ -33,7 +33,7 @@ class Failure:
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class PlannedRun:
     """One run of a table."""
 
     row: Row
@@ -41,7 +41,7 @@ class Cell:
     directory: Path
 
 
-def cells(experiment: Experiment[Any], table: Table, root: Path, preset: str, seeds: int | None) -> list[Cell]:
+def cells(experiment: Experiment[Any], table: Table, root: Path, preset: str, seeds: int | None) -> list[PlannedRun]:
     """All runs of a table, seed by seed, so that a table that is cut short is complete for its first seeds.
 
     A run is named by its settings, so that tables that share a run share its directory.
@@ -53,24 +53,24 @@ def cells(experiment: Experiment[Any], table: Table, root: Path, preset: str, se
         for row in rows:
             if seed < counts[row.label]:
                 config = experiment.config(preset, **{**row.settings_at(preset), "seed": seed})
-                found.append(Cell(row, config, root / run_name(experiment, config)))
+                found.append(PlannedRun(row, config, root / run_name(experiment, config)))
     return found
 
 
-def finished(experiment: Experiment[Any], cell: Cell) -> bool:
+def finished(experiment: Experiment[Any], cell: PlannedRun) -> bool:
     """Whether the run is there, whole, and under these very settings."""
     return concluded(experiment, cell.config, cell.directory, threads=1) is not None
 
 
 def run_cells(
-    experiment: Experiment[Any], todo: list[Cell], workers: int, say: Callable[[str], None]
-) -> dict[Cell, Failure]:
+    experiment: Experiment[Any], todo: list[PlannedRun], workers: int, say: Callable[[str], None]
+) -> dict[PlannedRun, Failure]:
     """Run cells in `workers` processes of one thread each; returns those that failed."""
     if workers < 1:
         raise WarpgradError(f"workers={workers}: at least 1 process must work.")
     waiting = list(todo)
-    active: dict[Worker, tuple[Cell, float]] = {}
-    failed: dict[Cell, Failure] = {}
+    active: dict[Worker, tuple[PlannedRun, float]] = {}
+    failed: dict[PlannedRun, Failure] = {}
     try:
         with Interrupts() as interrupts:
             # Signals wait while a worker is being started or counted; they are heard in between.
@@ -124,8 +124,8 @@ def reproduce(
 
     every = cells(experiment, table, root, preset, seeds)
     done = [cell for cell in every if finished(experiment, cell)]
-    recorded: dict[Cell, Recorded] = {}
-    diverged: dict[Cell, Diverged] = {}
+    recorded: dict[PlannedRun, Recorded] = {}
+    diverged: dict[PlannedRun, Diverged] = {}
     for cell in every:
         if record is None or cell in done:
             continue
@@ -158,7 +158,7 @@ def reproduce(
     return results
 
 
-def asked_for(experiment: Experiment[Any], preset: str, cell: Cell) -> dict[str, Any]:
+def asked_for(experiment: Experiment[Any], preset: str, cell: PlannedRun) -> dict[str, Any]:
     """The settings of a run as its table asks for them: data that it leaves open, and this machine lacks, are open."""
     wanted = settings(experiment, cell.config)
     if "data" in wanted and declared_data(experiment, preset, cell) is None:
@@ -166,13 +166,13 @@ def asked_for(experiment: Experiment[Any], preset: str, cell: Cell) -> dict[str,
     return wanted
 
 
-def declared_data(experiment: Experiment[Any], preset: str, cell: Cell) -> str | None:
+def declared_data(experiment: Experiment[Any], preset: str, cell: PlannedRun) -> str | None:
     """The data that a table names for a run; None where the best that is at hand are taken."""
     declared: str | None = cell.row.settings_at(preset).get("data", getattr(experiment.presets[preset], "data", None))
     return declared
 
 
-def check_real(experiment: Experiment[Any], preset: str, todo: list[Cell]) -> None:
+def check_real(experiment: Experiment[Any], preset: str, todo: list[PlannedRun]) -> None:
     """Refuse to put results on record that would be on drawn data because there are no real ones here."""
     for cell in todo:
         if getattr(cell.config, "data", None) == DRAWN and declared_data(experiment, preset, cell) is None:
@@ -182,5 +182,5 @@ def check_real(experiment: Experiment[Any], preset: str, todo: list[Cell]) -> No
             )
 
 
-def _loaded(cell: Cell) -> Recorded:
+def _loaded(cell: PlannedRun) -> Recorded:
     return load_run(cell.directory), read_object(cell.directory / "evaluation.json")
