@@ -69,7 +69,7 @@ def parse(words: Sequence[str]) -> partial[None]:
         with contextlib.redirect_stderr(complaints):
             parsed: partial[None] = app.cli(
                 prog="warpgrad",
-                description=f"Warped Gradient Descent, version {__version__}. --debug anywhere shows where an error is.",
+                description=f"Warped Gradient Descent, version {__version__}; --debug shows where an error is.",
                 args=["--help"] if list(words) in ([], ["help"]) else list(words),
             )
             return parsed

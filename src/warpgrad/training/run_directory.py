@@ -189,6 +189,9 @@ class RunDirectory:
             with writing(self.path / "metrics.jsonl"):
                 os.fsync(self._metrics)
         checkpoint.save(self.checkpoints / f"step-{step:08d}.safetensors", state)
+        self._forget()
+
+    def _forget(self) -> None:
         with writing(self.checkpoints):
             for old in self.saved()[:-KEEP]:
                 old.unlink(missing_ok=True)
@@ -213,6 +216,7 @@ class RunDirectory:
                 with writing(path):
                     path.unlink()
             else:
+                self._forget()  # a kill may have come between a save and this
                 return path, state
         return None
 
