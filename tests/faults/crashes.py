@@ -115,9 +115,7 @@ SCENARIOS = {
     "run": Scenario(run_words, lambda place: outcome_of_run(place / "run")),
     "resume": Scenario(run_words, lambda place: outcome_of_run(place / "run"), half_a_run),
     "extend": Scenario(partial(run_words, steps=5), lambda place: outcome_of_run(place / "run"), whole_run),
-    "fresh": Scenario(
-        lambda place: run_words(place, "--fresh"), lambda place: outcome_of_run(place / "run"), whole_run
-    ),
+    "fresh": Scenario(partial(run_words, fresh=True), lambda place: outcome_of_run(place / "run"), whole_run),
     "prepare": Scenario(
         lambda place: ["data", "prepare", "folder", "--source", str(place / "source"), "--out", str(place / "data")],
         outcome_of_data,

@@ -89,8 +89,7 @@ MAX_PIXELS = 50_000_000
 @contextmanager
 def _opened(encoded: bytes, where: str, remedy: str) -> Iterator[Image.Image]:
     try:
-        with warnings.catch_warnings(), Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit here is lower
+        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
             if image.size[0] * image.size[1] > MAX_PIXELS:
                 raise ValueError(f"{image.size[0]}×{image.size[1]} pixels, more than {MAX_PIXELS:,}")
             deep = image.mode in _DEEP
