@@ -55,14 +55,10 @@ def meta_trained(
     every = run_settings(experiment, config)
     if recipe.schedule is not None and not execution.fresh:
         check_length(every["meta_steps"], execution.directory)
-    method = recipe.method
     records = meta_train(
-        method.learner,
+        recipe.method,
         tasks,
         algorithm=recipe.algorithm,
-        rule=method.rule,
-        objective=method.objective,
-        initialiser=method.initialiser,
         optimiser=recipe.optimiser,
         clip=recipe.clip,
         schedule=recipe.schedule,

@@ -1,4 +1,4 @@
-"""Leap: the shortest expected gradient-descent path (Eqs. 16-17)."""
+"""Initialisers that learn θ0 as a point: multi-task, Reptile, Leap (Eqs. 16-17), first-order MAML and MAML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent, with momentum, Nesterov momentum, weight decay and a learned step size."""
+"""Rules that learn at most a step size: gradient descent with momentum, Adam, and clipping around any rule."""
 
 from __future__ import annotations
 
