@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from warpgrad.tasks.base import TaskFamily
 from warpgrad.training import checkpoint
 from warpgrad.training.arguments import checked_tasks
 from warpgrad.training.distributed import RankLostError
-from warpgrad.training.interrupts import Interrupted, Interrupts
+from warpgrad.training.interrupts import Interrupted, Interrupts, leave_after
 from warpgrad.training.progress import MetaProgress
 from warpgrad.training.run_directory import RunDirectory
 from warpgrad.training.state import TrainingState
@@ -64,11 +63,11 @@ class MetaLoop:
         self._saved_step = -1
         self._begun = False
         if directory is not None:
-            saved = directory.saved()
-            if saved:
-                state.load(checkpoint.load(saved[-1], state.method.learner.device), saved[-1])
+            if found := directory.newest(state.method.learner.device):
+                path, saved = found
+                state.load(saved, path)
                 self._saved_step = state.step
-            self.records = directory.begin_metrics(state.offset)
+            self.records = directory.begin_metrics(state.offset, state.digest)
         if ranks.size > 1:
             self._share_state()
 
@@ -109,9 +108,7 @@ class MetaLoop:
                     raise
                 if isinstance(error, NonFiniteError):
                     raise NonFiniteError(f"meta-step {state.step}: {error}") from error
-                if isinstance(error, Interrupted) and error.number == signal.SIGTERM:
-                    raise SystemExit(128 + signal.SIGTERM) from error
-                raise KeyboardInterrupt from error
+                leave_after(error)
         return self.records
 
     def _timed_meta_step(self) -> MetaRecord:
@@ -169,7 +166,7 @@ class MetaLoop:
 
     def _take_snapshot(self) -> None:
         if self.directory is not None:
-            self.state.offset = self.directory.offset
+            self.state.offset, self.state.digest = self.directory.offset, self.directory.digest
             self._snapshot = checkpoint.cloned(self.state.state())
 
     def _save_snapshot(self) -> None:
