@@ -169,20 +169,22 @@ def test_a_directory_with_other_files_is_left_alone(tmp_path):
     assert (tmp_path / "thesis.tex").read_text() == "precious"
 
 
-def test_damaged_and_foreign_checkpoints_are_named(tmp_path):
+def test_damaged_and_foreign_checkpoints_are_named(tmp_path, monkeypatch):
     run = tmp_path / "run"
     train(str(run), 3)
     newest = sorted((run / "checkpoints").glob("step-*"))[-1]
     whole = newest.read_bytes()
     newest.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(wg.WarpgradError, match=r"step-00000003.safetensors is damaged .* delete it to go on"):
+    with pytest.raises(wg.WarpgradError, match=r"step-00000003.safetensors is damaged .* start over with --fresh"):
         train(str(run), 3)
     import safetensors.torch
 
     newest.write_bytes(safetensors.torch.save({"x": torch.zeros(1)}))
     with pytest.raises(wg.WarpgradError, match="not a checkpoint of warpgrad"):
         train(str(run), 3)
-    newest.write_bytes(whole.replace(b'\\"format\\": 1', b'\\"format\\": 7'))
+    monkeypatch.setattr(checkpoint, "FORMAT", 7)
+    newest.write_bytes(checkpoint.packed({"step": 3}))
+    monkeypatch.setattr(checkpoint, "FORMAT", 1)
     with pytest.raises(wg.WarpgradError, match="has format 7, this version reads format 1"):
         train(str(run), 3)
     newest.write_bytes(whole)

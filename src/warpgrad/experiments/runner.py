@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ import torch
 
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.experiments.base import C, Execution, Experiment
-from warpgrad.io import read_json, write_json
+from warpgrad.io import digest, read_object, write_json
 from warpgrad.training.distributed import RankLostError, current_ranks
-from warpgrad.training.run_directory import RunDirectory
+from warpgrad.training.run_directory import RunDirectory, reserved, steps_of
 from warpgrad.version import __version__
 
 
@@ -57,7 +57,7 @@ def without_meta_training(experiment: Experiment[C], config: C, execution: Execu
 def check_length(meta_steps: int, directory: Path) -> None:
     """Refuse to carry a run on whose schedule has brought the step size to 0, or is bound to."""
     path = directory / "config.json"
-    planned = read_json(path).get("meta_steps") if path.exists() else meta_steps
+    planned = read_object(path).get("meta_steps") if path.exists() else meta_steps
     if planned != meta_steps:
         raise WarpgradError(
             f"the run in {directory} was planned for {planned} meta-steps and its schedule ends there: it cannot be "
@@ -92,7 +92,8 @@ def execute(experiment: Experiment[C], config: C, execution: Execution) -> dict[
     made_by = origin(ranks.size)  # now: the source may be another when the run ends
     try:
         with ranks.share_errors():
-            with _divergence():
+            # Rank 0 alone opens the directory; until its summary is written, no other process may change the run.
+            with _divergence(), reserved(execution.directory) if ranks.first else nullcontext():
                 steps = experiment.train(config, execution)
                 summary = ranks.from_first(lambda: conclude(experiment, config, execution.directory, steps, made_by))
             # Whether it could be written is known to all before any goes.
@@ -126,11 +127,8 @@ def conclude(
     experiment: Experiment[C], config: C, directory: Path, steps: int, made_by: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Evaluate a trained run and sum it up, unless that is done; `made_by` as from `origin`."""
-    summary_path = directory / "summary.json"
-    if summary_path.exists() and (directory / "evaluation.json").exists():
-        summary: dict[str, Any] = read_json(summary_path)
-        if summary["steps"] == steps:
-            return summary
+    if (found := concluded(experiment, config, directory)) is not None and found["steps"] == steps:
+        return found
     evaluation = evaluate(experiment, config, directory)
     summary = {
         "experiment": experiment.name,
@@ -144,9 +142,29 @@ def conclude(
         "evaluation_processor_seconds": evaluation["processor_seconds"],
         **made_by,
         "command": command(experiment, config),
+        "settings": digest(settings(experiment, config)),
     }
-    write_json(summary_path, summary)
+    write_json(directory / "summary.json", summary, seal=True)
     return summary
+
+
+def concluded(experiment: Experiment[C], config: C, directory: Path) -> dict[str, Any] | None:
+    """The summary of a run that has ended under these very settings; None where there is none, or of fewer meta-steps
+    than there are now."""
+    if not all((directory / name).exists() for name in ("summary.json", "evaluation.json", "config.json")):
+        return None
+    asked = settings(experiment, config)
+    kept = {name: value for name, value in read_object(directory / "config.json").items() if name != "format"}
+    summary, evaluation = (read_object(directory / name) for name in ("summary.json", "evaluation.json"))
+    own = {name: asked[name] for name in ("experiment", "method", "preset", "seed")}
+    same = (
+        kept == asked
+        and summary.get("settings", digest(asked)) == digest(asked)
+        and {name: summary.get(name) for name in own} == own
+        and summary.get("steps") == evaluation.get("trained_steps", summary.get("steps"))
+        and summary.get("steps") in (steps_of(directory), kept.get("meta_steps"))
+    )
+    return summary if same else None
 
 
 def evaluate(experiment: Experiment[C], config: C, directory: Path) -> dict[str, Any]:
@@ -155,7 +173,7 @@ def evaluate(experiment: Experiment[C], config: C, directory: Path) -> dict[str,
     evaluation = experiment.evaluate(config, directory)
     evaluation["seconds"] = time.monotonic() - began
     evaluation["processor_seconds"] = time.process_time() - worked
-    write_json(directory / "evaluation.json", evaluation)
+    write_json(directory / "evaluation.json", {**evaluation, "trained_steps": steps_of(directory)}, seal=True)
     return evaluation
 
 

@@ -10,17 +10,14 @@ import uuid
 from collections.abc import Set
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from warpgrad.io import PARTIAL, BusyError, locked, writing
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
+from warpgrad.io import PARTIAL, BusyError, Lock, locked, writing
 
 _PREFIX = ".owner-"
 
 
-def try_lock(path: Path) -> BaseFileLock | None:
+def try_lock(path: Path) -> Lock | None:
     """The lock on a file, held until released; None where another process has it."""
     try:
         return locked(path, f"another process holds {path}.")

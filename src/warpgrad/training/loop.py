@@ -62,11 +62,11 @@ class MetaLoop:
         self._saved_at = time.monotonic()
         self._saved_step = -1
         if directory is not None:
-            saved = directory.saved()
-            if saved:
-                state.load(checkpoint.load(saved[-1], state.method.learner.device), saved[-1])
+            if found := directory.newest(state.method.learner.device):
+                path, saved = found
+                state.load(saved, path)
                 self._saved_step = state.step
-            self.records = directory.begin_metrics(state.offset)
+            self.records = directory.begin_metrics(state.offset, state.digest)
         if ranks.size > 1:
             self._share_state()
 
@@ -168,7 +168,7 @@ class MetaLoop:
 
     def _take_snapshot(self) -> None:
         if self.directory is not None:
-            self.state.offset = self.directory.offset
+            self.state.offset, self.state.digest = self.directory.offset, self.directory.digest
             self._snapshot = checkpoint.cloned(self.state.state())
 
     def _save_snapshot(self) -> None:

@@ -34,6 +34,8 @@ class TrainingState:
         """Time spent in them, earlier processes included."""
         self.offset = 0
         """Bytes of metrics.jsonl that belong to them."""
+        self.digest: str | None = None
+        """The checksum of the records in them."""
         self._best: Weights | None = None
 
     @property
@@ -56,6 +58,7 @@ class TrainingState:
             "step": self.step,
             "seconds": self.seconds,
             "offset": self.offset,
+            "digest": self.digest,
             "weights": weights(self.method),
             "best": self._best,
             "update": self.update.state(),
@@ -66,7 +69,8 @@ class TrainingState:
     def load(self, state: Mapping[str, Any], source: Path) -> None:
         """Go on from a checkpoint; one of another model is refused before anything is changed."""
         load_weights(self.method, state["weights"], source)
-        self.step, self.seconds, self.offset = state["step"], state["seconds"], state["offset"]
+        self.step, self.seconds = state["step"], state["seconds"]
+        self.offset, self.digest = state["offset"], state.get("digest")
         self._best = state["best"]
         self.update.load_state(state["update"])
         self.algorithm.load_state(state["algorithm"])
