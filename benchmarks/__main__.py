@@ -29,6 +29,7 @@ from warpgrad.errors import WarpgradError
 from warpgrad.experiments import runner
 from warpgrad.io import write_json
 from warpgrad.training import distributed
+from warpgrad.training.provenance import hardware, versions
 
 ROWS = (*WORKLOADS, "maml", "ranks", "growth", "estimate", "memory", "replay")
 FORMAT = 2
@@ -53,8 +54,8 @@ def run(
         "repetitions": repetitions,
         "finer": {**steps.FINER, "ranks": ranks.FINER},
         "quick": quick,
-        "hardware": runner.hardware(),
-        "versions": runner.versions(),
+        "hardware": hardware(),
+        "versions": versions(),
         "commit": runner.commit(),
         "sizes": {name: WORKLOADS[name](quick).words for name in rows if name in WORKLOADS},
         "figures": [],

@@ -33,7 +33,17 @@ if TYPE_CHECKING:
     from warpgrad.objectives import Approximate, Exact, InPlace, Objective, UnrolledObjective
     from warpgrad.rules import SGD, Adam, Clip, Learned, Rule
     from warpgrad.tasks import FunctionFamily, SupervisedTask, Task, TaskFamily, TaskList, accuracy
-    from warpgrad.training import EarlyStopping, meta_train
+    from warpgrad.training import (
+        Callback,
+        EarlyStopping,
+        MetaGradients,
+        StopTraining,
+        load,
+        load_run,
+        meta_gradient,
+        meta_train,
+        save,
+    )
 
 __getattr__, __dir__ = exports(
     globals(),
@@ -53,7 +63,9 @@ __getattr__, __dir__ = exports(
         "warpgrad.objectives": "Approximate Exact InPlace Objective UnrolledObjective",
         "warpgrad.rules": "SGD Adam Clip Learned Rule",
         "warpgrad.tasks": "FunctionFamily SupervisedTask Task TaskFamily TaskList accuracy",
-        "warpgrad.training": "EarlyStopping meta_train",
+        "warpgrad.training": (
+            "Callback EarlyStopping MetaGradients StopTraining load load_run meta_gradient meta_train save"
+        ),
     },
 )
 
@@ -67,6 +79,7 @@ __all__ = [
     "Algorithm",
     "Approximate",
     "BatchedAdaptation",
+    "Callback",
     "Clip",
     "Continual",
     "EarlyStopping",
@@ -81,6 +94,7 @@ __all__ = [
     "Learned",
     "Learner",
     "LearningCurve",
+    "MetaGradients",
     "MetaOptimiser",
     "Method",
     "MultiTask",
@@ -93,6 +107,7 @@ __all__ = [
     "ReplayBuffer",
     "Reptile",
     "Rule",
+    "StopTraining",
     "SupervisedTask",
     "Task",
     "TaskFamily",
@@ -110,7 +125,11 @@ __all__ = [
     "evaluate",
     "interleave",
     "linear_warp",
+    "load",
+    "load_run",
+    "meta_gradient",
     "meta_train",
+    "save",
     "score",
     "sized",
     "warp_leap",

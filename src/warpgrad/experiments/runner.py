@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import platform
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -15,15 +12,15 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.experiments.base import C, Execution, Experiment
 from warpgrad.io import digest, read_object, write_json
 from warpgrad.training.distributed import RankLostError, current_ranks
+from warpgrad.training.provenance import commit as commit_of
+from warpgrad.training.provenance import hardware, versions
 from warpgrad.training.run_directory import RunDirectory, reserved, steps_of
-from warpgrad.version import __version__
 
 
 def settings(experiment: Experiment[C], config: C) -> dict[str, Any]:
@@ -221,37 +218,9 @@ def option(name: str, value: Any) -> list[str]:
     return [flag, str(value)]
 
 
-def versions() -> dict[str, str]:
-    return {
-        "warpgrad": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-    }
-
-
-def hardware() -> dict[str, Any]:
-    """What the numbers were made on."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    return {"cpu": model, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
-
-
 def commit() -> str | None:
-    """The commit of the source tree, with a mark where it was changed; None outside a checkout."""
-    here = Path(__file__).parent
-    try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
-        dirty = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=here, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
+    """The commit of the source tree that this library is run from."""
+    return commit_of(Path(__file__).parent)
 
 
 def python_command(experiment: Experiment[C], config: C, directory: Path) -> list[str]:

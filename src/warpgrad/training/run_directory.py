@@ -261,12 +261,17 @@ class RunDirectory:
                 f"the run in {self.path} has taken {done} meta-steps, and {given[EXTENDABLE]} are asked for; "
                 "ask for no fewer, choose another directory, or start over with --fresh."
             )
-        for name in sorted(set(kept) | set(given)):
-            if name != EXTENDABLE and kept.get(name) != given.get(name):
-                raise WarpgradError(
-                    f"the run in {self.path} has {name} = {kept.get(name)!r}, not {given.get(name)!r}; "
-                    "choose another directory, or start over with --fresh."
-                )
+        differing = [
+            f"{name} = {kept.get(name)!r}, not {given.get(name)!r}"
+            for name in sorted(set(kept) | set(given))
+            if name != EXTENDABLE and kept.get(name) != given.get(name)
+        ]
+        if differing:
+            more = f" (and {len(differing) - 4} more)" if len(differing) > 4 else ""
+            raise WarpgradError(
+                f"the run in {self.path} has {'; '.join(differing[:4])}{more}; choose another directory, start over with "
+                "--fresh (in Python, fresh=True), or continue from it elsewhere with init_from=."
+            )
 
 
 def saved_checkpoints(path: Path) -> list[Path]:
