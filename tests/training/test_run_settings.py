@@ -94,7 +94,7 @@ def test_init_from_continues_under_other_settings(run, tmp_path):
     again, records = own_training(tmp_path / "next", 1, init_from=run, rule=wg.SGD(wg.Learned(0.3)))
     assert len(records) == 1
     assert torch.equal(flat(again), flat(learner))
-    with pytest.raises(wg.WarpgradError, match="init_from = .*, not None"):
+    with pytest.raises(wg.WarpgradError, match=r"init_from = .*, not None"):
         own_training(tmp_path / "next", 2, rule=wg.SGD(wg.Learned(0.3)))
 
 

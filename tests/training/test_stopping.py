@@ -46,7 +46,7 @@ def test_a_stopped_run_says_why_and_stays_as_it_is(tmp_path):
     assert torch.equal(flat(again), seen[1])
 
 
-def no_validation(learner):  # noqa: N802
+def no_validation(learner):
     raise AssertionError("a stopped run validates no more")
 
 

@@ -263,14 +263,15 @@ class RunDirectory:
             )
         differing = [
             f"{name} = {kept.get(name)!r}, not {given.get(name)!r}"
-            for name in sorted(set(kept) | set(given))
+            # What follows from another part, such as the optimiser of what it learns, comes after it.
+            for name in sorted(set(kept) | set(given), key=lambda one: (one.startswith(("clip.", "optimiser.")), one))
             if name != EXTENDABLE and kept.get(name) != given.get(name)
         ]
         if differing:
             more = f" (and {len(differing) - 4} more)" if len(differing) > 4 else ""
             raise WarpgradError(
-                f"the run in {self.path} has {'; '.join(differing[:4])}{more}; choose another directory, start over with "
-                "--fresh (in Python, fresh=True), or continue from it elsewhere with init_from=."
+                f"the run in {self.path} has {'; '.join(differing[:4])}{more}; choose another directory, start over "
+                "with --fresh (in Python, fresh=True), or continue from it elsewhere with init_from=."
             )
 
 
