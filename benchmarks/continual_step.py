@@ -29,7 +29,7 @@ import torch
 from benchmarks.timing import interleaved
 from warpgrad.algorithms import Algorithm, Offline, Online
 from warpgrad.algorithms.method import ParameterGroup
-from warpgrad.experiments.continual.experiment import Continual
+from warpgrad.experiments.continual.experiment import ContinualLearning
 from warpgrad.experiments.continual.families import SineMixtures
 from warpgrad.experiments.continual.methods import build, family
 from warpgrad.experiments.runner import commit
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="A record, as JSON.")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    config = Continual().config("paper", tasks=given.tasks)
+    config = ContinualLearning().config("paper", tasks=given.tasks)
     steps = config.steps_per_subtask * config.subtasks
     source = family(config, "train")
     tasks = source.meta_batch(0, given.tasks)

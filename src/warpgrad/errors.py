@@ -50,6 +50,12 @@ def refuse_if(condition: object, message: str) -> None:
         raise WarpgradError(message)
 
 
+def require(condition: object, sentence: str) -> None:
+    """Raise a `WarpgradError` with the sentence unless the condition holds."""
+    if not condition:
+        raise WarpgradError(sentence)
+
+
 @contextmanager
 def naming_extras() -> Iterator[None]:
     """Where something that the block imports is missing because an extra is not installed, say how to install it."""

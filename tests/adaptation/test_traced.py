@@ -6,12 +6,12 @@ import logging
 
 import pytest
 import torch
-from tests.algorithms.test_backend import INITIALISERS, RULES
 from torch import nn
 from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import warpgrad as wg
+from tests.algorithms.test_engines import INITIALISERS, RULES
 from tests.support.problems import Recorder, conv_batch_norm, make_task, mlp
 from warpgrad.adaptation import traced as recording
 from warpgrad.adaptation.traced import simplify

@@ -167,4 +167,4 @@ def test_the_probe_keeps_to_the_precision_that_a_loss_insists_on():
     tasks = [in_single_precision(Single, seed) for seed in range(2)]
     assert probe.why_not_stackable(method, tasks, [0, 1]) is None
     with pytest.raises(wg.WarpgradError, match="failed in loss"), probe._in_double(method):
-        probe._difference(method, [probe._InDouble(task) for task in tasks], [0, 1], probe._doubled)
+        probe._difference(method, [probe._doubled_task(task) for task in tasks], [0, 1], probe._doubled)

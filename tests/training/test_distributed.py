@@ -18,8 +18,7 @@ import warpgrad as wg
 from tests.support import ROOT, distributed_job
 from tests.support.problems import relative_error
 from warpgrad.algorithms.ranks import Ranks
-from warpgrad.cli import run as commands
-from warpgrad.cli.main import LAUNCHERS, main
+from warpgrad.cli.main import LAUNCHERS, dispatch, main
 from warpgrad.experiments.reproduction import started
 from warpgrad.training import checkpoint
 from warpgrad.training.distributed import TIMEOUT, current_ranks, shared
@@ -132,7 +131,7 @@ def test_the_command_line_hands_its_timeout_to_the_ranks(monkeypatch, tmp_path):
     monkeypatch.setattr("warpgrad.training.distributed.current_ranks", lambda device, *, timeout: given.append(timeout))
     monkeypatch.setattr("warpgrad.experiments.runner.execute", lambda *_: {"steps": 1, "metrics": {"score": 1.0}})
     for words in (["--timeout", "7.5"], []):
-        commands.run(["synthetic", "--out", str(tmp_path), *words])
+        dispatch(["run", "synthetic", "--out", str(tmp_path), *words])
     assert given == [7.5, None]
 
 

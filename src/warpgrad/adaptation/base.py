@@ -156,10 +156,7 @@ class Adaptation:
 
     def __init__(self, learner: Learner, rule: Rule, task: Task, key: int) -> None:
         """`key` seeds the start and the dropout masks of this task in this meta-step."""
-        self.learner = learner
-        self.rule = rule
-        self.task = task
-        self.key = key
+        self.learner, self.rule, self.task, self.key = learner, rule, task, key
 
     @property
     def one_loss(self) -> bool:

@@ -87,8 +87,7 @@ class Algorithm(ABC):
         refuse_if(tasks < 1, f"tasks={tasks}: a meta-step needs at least 1 task.")
         refuse_if(chunk < 1, f"chunk={chunk}: at least 1 task must be evaluated at once.")
         refuse_if(reduction not in ("mean", "sum"), f"reduction={reduction!r} is unknown; choose mean or sum.")
-        self.tasks = tasks
-        self.reduction = reduction
+        self.tasks, self.reduction = tasks, reduction
         self.engine = EngineChoice(engine, chunk)
 
     @abstractmethod

@@ -40,8 +40,7 @@ class EngineChoice:
 
     def __init__(self, engine: Engine, chunk: int) -> None:
         refuse_if(engine not in ENGINES, f"engine={engine!r} is unknown; choose one of {', '.join(ENGINES)}.")
-        self.engine = engine
-        self.chunk = chunk
+        self.engine, self.chunk = engine, chunk
         self._checked: bool | None = None
         self._graphs = TracedGraphs()
 

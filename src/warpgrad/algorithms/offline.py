@@ -72,9 +72,7 @@ class Offline(Algorithm):
             "interleave=True takes the gradient of θ0 from all points: leave share= at 1, or update θ0 once per "
             "meta-step with interleave=False.",
         )
-        self.samples = samples
-        self.share = share
-        self.interleave = interleave
+        self.samples, self.share, self.interleave = samples, share, interleave
         self.include_last = include_last
         self.budget = budget or ReplayBudget()
 

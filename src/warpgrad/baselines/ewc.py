@@ -15,18 +15,17 @@ implicitly: θ_{k+1} minimises ½‖θ − (θ_k − α∇L_task)‖² + α·pen
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
 from warpgrad.adaptation.base import Adaptation, Point, Transition
+from warpgrad.baselines.kfac import Likelihood
 from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.rules import SGD
 from warpgrad.tensors import Tensors, detached
-
-Likelihood = Literal["gaussian", "categorical"]
 
 _ANCHOR, _FISHER = "ewc/anchor/", "ewc/fisher/"
 

@@ -58,8 +58,7 @@ class HeadedTask(Task):
     """
 
     def __init__(self, task: Task, head: int) -> None:
-        self.task = task
-        self.head = head
+        self.task, self.head = task, head
         self.name = task.name
         self.steps = task.steps
 

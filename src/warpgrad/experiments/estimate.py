@@ -191,7 +191,7 @@ GROWTH = 0.05
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """The cost of meta-training."""
 
     meta_steps: int
@@ -235,7 +235,7 @@ class Estimate:
         return lines
 
 
-def estimate(experiment: Experiment[C], config: C, *, budget: float = 60.0) -> Estimate:
+def estimate(experiment: Experiment[C], config: C, *, budget: float = 60.0) -> CostEstimate:
     """Time short meta-steps for about `budget` seconds and extrapolate."""
     fields = fields_of(experiment, config)
     steps = getattr(config, fields.steps) if fields.steps else 1
@@ -284,7 +284,7 @@ def estimate_lines(
 
 def _extrapolated(
     config: Any, fields: Fields, steps: int, tasks: int, share: float, samples: list[Sample], flops: float
-) -> Estimate:
+) -> CostEstimate:
     last = samples[-1]
 
     def at(name: str) -> float:
@@ -307,7 +307,7 @@ def _extrapolated(
     held = [sample.peak - sample.buffer for sample in samples]
     grows = held[-1] > held[0] * (1 + GROWTH)
     peak = line([sample.steps for sample in samples], held, steps) if grows else held[-1]
-    return Estimate(
+    return CostEstimate(
         meta_steps=config.meta_steps,
         tasks=tasks,
         seconds_per_meta_step=per_step,

@@ -1,4 +1,4 @@
-"""Leap: the shortest expected gradient-descent path (Eqs. 16-17)."""
+"""Initialisers that learn θ0 as a point: multi-task, Reptile, Leap (Eqs. 16-17), first-order MAML and MAML."""
 
 from __future__ import annotations
 
@@ -78,10 +78,7 @@ class Leap(Initialiser):
             stabilise: Use −|ΔL| for ΔL, so that a step on which a noisy loss went up does not push uphill.
         """
         super().__init__()
-        self.loss = loss
-        self.norm = norm
-        self.stabilise = stabilise
-        self.needs_next_loss = loss
+        self.loss, self.norm, self.stabilise, self.needs_next_loss = loss, norm, stabilise, loss
 
     def wants_segment(self, k: int) -> bool:
         del k

@@ -34,8 +34,7 @@ class GaussianPrior(Initialiser):
         refuse_if(not std > 0, f"GaussianPrior(std={std}): the standard deviation must be greater than 0.")
         if objective.meta or isinstance(objective, GaussianPrior):
             raise WarpgradError("GaussianPrior(...) takes a plain initialiser such as Reptile() or Leap().")
-        self.objective = objective
-        self.std = std
+        self.objective, self.std = objective, std
         self.needs_next_loss = objective.needs_next_loss
 
     def prepare(self, learner: Learner) -> None:

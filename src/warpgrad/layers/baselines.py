@@ -1,4 +1,4 @@
-"""T-Nets and MT-Nets: every linear map of a network as T·W, W adapted, T meta-learned (Lee and Choi, 2018)."""
+"""T-Nets and MT-Nets, every linear map as T·W with W adapted and T meta-learned (Lee and Choi, 2018); and CAVIA."""
 
 from __future__ import annotations
 

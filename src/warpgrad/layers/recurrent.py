@@ -132,8 +132,7 @@ class WarpHyperCell(nn.Module):
         """
         super().__init__()
         refuse_if(task not in _LINEAR_MAPS, f"WarpHyperCell(task={task!r}) is unknown; choose rnn or lstm.")
-        self.input_size = input_size
-        self.hidden_size = hidden_size
+        self.input_size, self.hidden_size = input_size, hidden_size
         self.context_size = hidden_size if context_size is None else context_size
         self.task = task
         rows = _LINEAR_MAPS[task] * hidden_size

@@ -1,4 +1,4 @@
-"""Meta-objectives, one file each. To add one, subclass `Objective`: see `docs/extending.md`."""
+"""Meta-objectives, Eqs. 1, 11, 12 and 18. To add one, subclass `Objective`: see `docs/extending.md`."""
 
 from warpgrad.adaptation.trajectory import ObjectiveStep
 from warpgrad.objectives.base import Objective, StartSample

@@ -44,8 +44,7 @@ class UnrolledObjective(Computation[UnrolledStep]):
     """
 
     def __init__(self, steps: int, *, theta0_only: bool = False) -> None:
-        self.steps = steps
-        self.theta0_only = theta0_only
+        self.steps, self.theta0_only = steps, theta0_only
         self.reads = (*((ADAPT_BATCH, k) for k in range(steps)), (META_BATCH, steps))
 
     def step(self, adaptation: Adaptation, point: Point) -> UnrolledStep:

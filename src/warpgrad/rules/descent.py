@@ -1,4 +1,4 @@
-"""Stochastic gradient descent, with momentum, Nesterov momentum, weight decay and a learned step size."""
+"""Rules that learn at most a step size: gradient descent with momentum, Adam, and clipping around any rule."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ class SGD(Rule):
         refuse_if(not 0 <= momentum < 1, f"SGD(momentum={momentum}): momentum must be at least 0 and below 1.")
         refuse_if(nesterov and momentum == 0, "SGD(nesterov=True) needs momentum > 0.")
         refuse_if(weight_decay < 0, f"SGD(weight_decay={weight_decay}): weight decay cannot be negative.")
-        self.momentum = momentum
-        self.nesterov = nesterov
-        self.weight_decay = weight_decay
+        self.momentum, self.nesterov, self.weight_decay = momentum, nesterov, weight_decay
 
     def init(self, theta: Mapping[str, Tensor]) -> Tensors:
         if self.momentum == 0:
@@ -97,9 +95,7 @@ class Adam(Rule):
             not all(0 <= beta < 1 for beta in betas), f"Adam(betas={betas}): both must be at least 0 and below 1."
         )
         refuse_if(not eps > 0, f"Adam(eps={eps}): eps must be greater than 0.")
-        self.betas = betas
-        self.eps = eps
-        self.weight_decay = weight_decay
+        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
 
     def init(self, theta: Mapping[str, Tensor]) -> Tensors:
         first = next(iter(theta.values()))
@@ -152,9 +148,7 @@ class Clip(Rule):
         bound = norm if norm is not None else value
         if bound is None or not bound > 0:
             raise WarpgradError(f"Clip(...): the bound must be greater than 0, not {bound}.")
-        self.rule = rule
-        self.norm = norm
-        self.value = value
+        self.rule, self.norm, self.value = rule, norm, value
         self.meta = rule.meta
 
     def prepare(self, theta0: Mapping[str, Tensor]) -> None:

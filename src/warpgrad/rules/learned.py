@@ -1,4 +1,4 @@
-"""Meta-SGD: a learned step size for every single parameter."""
+"""Rules with meta-parameters of θ's shape: Meta-SGD, Meta-Curvature, and the masked steps of MT-Nets."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,15 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from warpgrad.algorithms import Offline, Online, Unrolled
 from warpgrad.algorithms.base import Algorithm
-from warpgrad.algorithms.meta_optimiser import OptimiserFactory, ScheduleFactory
+from warpgrad.algorithms.meta_optimiser import OptimiserFactory
 from warpgrad.algorithms.method import Method, ParameterGroup
 from warpgrad.baselines.finetuning import HeadedTask, JointTraining, MultiHeaded
 from warpgrad.data import Alphabets, ImageStore, open_store, prepare_drawn
-from warpgrad.data.prepared import DRAWN, OMNIGLOT, STORES, data_name, open_prepared, prepared
+from warpgrad.data.prepared import DRAWN, OMNIGLOT, STORES, open_prepared, prepared
 from warpgrad.data.store import FILE
 from warpgrad.data.tasks.alphabets import alphabet_tasks
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.networks import begun_as, keyed
+from warpgrad.experiments.methods import Recipe, keyed, plain_network, warped_network
 from warpgrad.experiments.omniglot.config import OmniglotConfig
 from warpgrad.initialisers import FOMAML, Fixed, Initialiser, Leap, Reptile
 from warpgrad.io import BusyError
@@ -43,20 +42,9 @@ STARTING_DRAWINGS = 200
 PHI_OPTIMISERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """All that `meta_train` needs besides the tasks."""
-
-    method: Method
-    algorithm: Algorithm
-    optimiser: Mapping[ParameterGroup, OptimiserFactory]
-    clip: Mapping[ParameterGroup, float]
-    schedule: ScheduleFactory | None
-
-
 def network(config: OmniglotConfig) -> nn.Sequential:
     """The network of App. E without warp-layers."""
-    return keyed(config.seed, "network", _convnet(config))
+    return plain_network(config.seed, _convnet(config))
 
 
 def plain_learner(config: OmniglotConfig, start: Mapping[str, StartPolicy] | None = None) -> Learner:
@@ -70,8 +58,8 @@ def warped_learner(config: OmniglotConfig, drawings: Tensor | None = None) -> Le
     """
     if config.warp not in OMNIGLOT_WARPS:
         raise WarpgradError(f"warp='{config.warp}' is unknown; choose one of {', '.join(OMNIGLOT_WARPS)}.")
-    warped = keyed(config.seed, "warp", partial(_convnet(config), warp=OMNIGLOT_WARPS[config.warp]))
-    module = begun_as(network(config), warped, config.warp_init, drawings)
+    warp = OMNIGLOT_WARPS[config.warp]
+    module = warped_network(config.seed, _convnet(config), config.warp_init, drawings, warp=warp)
     start: dict[str, StartPolicy] = {"*": "fixed"} if config.theta0 == "random" else {}
     if config.warp.endswith("film"):
         start["*film"] = "zero"
@@ -162,9 +150,6 @@ def _convnet(config: OmniglotConfig) -> partial[nn.Sequential]:
 
 def _learner(config: OmniglotConfig, module: nn.Module, **options: Any) -> Learner:
     return Learner(module.to(config.device), batch_norm=config.batch_norm, channels_last=True, **options)
-
-
-__all__ = ["DRAWN", "OMNIGLOT", "STORES", "chosen_data", "data_name", "open_data", "prepared"]
 
 
 _PAUSE = 0.2
