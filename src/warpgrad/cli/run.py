@@ -138,12 +138,20 @@ def initial_settings(declared: Declaration[Any], words: Sequence[str]) -> Config
     return settings
 
 
+def of_experiment(directory: Path) -> bool:
+    """Whether `warpgrad run` made the run in a directory, and not `meta_train` in a program of a user's own."""
+    kept = read_json(directory / "config.json")
+    return isinstance(kept, dict) and "experiment" in kept
+
+
 def run_config(directory: Path) -> tuple[Declaration[Any], Any]:
     """The experiment that a run directory is of, and its settings."""
     kept = read_json(directory / "config.json")
     require(
-        isinstance(kept, dict) and "experiment" in kept,
-        f"{directory / 'config.json'} names no experiment: was it made by 'warpgrad run'?",
+        of_experiment(directory),
+        f"{directory} names no experiment: a program of your own made it with meta_train(run=...), and only there its "
+        f"model and tasks are known; load it there with wg.load_run({str(directory)!r}, learner), and score it with "
+        "wg.score(...). 'warpgrad report' takes it as it is.",
     )
     experiment = find_declaration(kept["experiment"])
     preset = next(iter(experiment.presets.values()))

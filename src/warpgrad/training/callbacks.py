@@ -33,7 +33,15 @@ class StopTraining(Exception):  # noqa: N818 - not an error: like StopIteration,
 
 @dataclass
 class Training:
-    """A training as callbacks see it when it starts and when it ends."""
+    """A training as callbacks see it when it starts and when it ends.
+
+    Example:
+        >>> class Saying(wg.Callback):
+        ...     def on_end(self, training): print(training.step, "of", training.meta_steps, training.settings["rule.lr"])
+        >>> records = wg.meta_train(method, family, algorithm=wg.Online(steps=2, tasks=1), optimiser=adam,
+        ...                         meta_steps=2, callbacks=[Saying()])
+        2 of 2 0.1
+    """
 
     method: Method
     meta_steps: int

@@ -31,7 +31,14 @@ Validation = Callable[[Learner], Mapping[str, float]]
 
 
 class MetaRecords(list[MetaRecord]):
-    """One record per meta-step, and why there are no more of them."""
+    """One record per meta-step, and why there are no more of them.
+
+    Example:
+        >>> records = wg.meta_train(
+        ...     method, family, algorithm=wg.Online(steps=2, tasks=1), optimiser=adam, meta_steps=2)
+        >>> len(records), records.stopped
+        (2, None)
+    """
 
     stopped: str | None = None
     """Early stopping or a callback, in words; None where all meta-steps were taken."""

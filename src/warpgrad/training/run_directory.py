@@ -47,6 +47,8 @@ RUN_FORMAT = 1
 KEEP = 2
 TIMES = ("seconds", "cpu_seconds", "validation_seconds", "test_seconds")
 """The entries of a metrics line that say how long it took: the one thing in which a repeated run differs."""
+DIAGNOSTICS = ("lr/", "gradient_norm/")
+"""How the entries of a metrics line begin that tell how meta-training goes, and not what it has achieved."""
 EXTENDABLE = "meta_steps"
 """The one setting that may change between a run and its continuation."""
 DEFAULTS = {"threads": 1}
