@@ -26,8 +26,8 @@ from benchmarks.tables import conditions, tables, write_page
 from benchmarks.workloads import WORKLOADS
 from warpgrad.allocator import keep_freed_memory
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments import runner
 from warpgrad.io import write_json
+from warpgrad.origin import commit
 from warpgrad.training import distributed
 from warpgrad.training.provenance import hardware, versions
 
@@ -56,7 +56,7 @@ def run(
         "quick": quick,
         "hardware": hardware(),
         "versions": versions(),
-        "commit": runner.commit(),
+        "commit": commit(),
         "sizes": {name: WORKLOADS[name](quick).words for name in rows if name in WORKLOADS},
         "figures": [],
         "differences": {},

@@ -32,8 +32,8 @@ from warpgrad.algorithms.method import ParameterGroup
 from warpgrad.experiments.continual.experiment import ContinualLearning
 from warpgrad.experiments.continual.families import SineMixtures
 from warpgrad.experiments.continual.methods import build, family
-from warpgrad.experiments.runner import commit
 from warpgrad.io import write_json
+from warpgrad.origin import commit
 from warpgrad.tasks import Task
 from warpgrad.tensors import Tensors
 from warpgrad.training.provenance import hardware, versions

@@ -44,6 +44,21 @@ class NonFiniteError(WarpgradError):
     exit_code: ClassVar[int] = 3
 
 
+def printable(text: object) -> str:
+    """One line for a terminal or a page, whatever names came from files: all that is no printable character, such as
+    newlines, escapes of a terminal or letters that turn the direction of writing, is shown as its escape."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in str(text))
+
+
+def check_name(name: str, what: str) -> str:
+    """A name that becomes part of a path: one that leads elsewhere, or cannot be shown, is refused."""
+    if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable() or len(name.encode()) > 200:
+        raise WarpgradError(
+            f"{what} '{printable(name)[:80]}' cannot be the name of a folder: take letters, digits and . + = - _ alone."
+        )
+    return name
+
+
 def refuse_if(condition: object, message: str) -> None:
     """Raise the error with this sentence where an argument cannot be used: the checks of a constructor, one a line."""
     if condition:

@@ -8,12 +8,12 @@ and nothing but a regular file is read: a link, a pipe or a device in a run dire
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,8 +25,13 @@ PARTIAL = ".partial-"
 """Prefix of files that were being written; one that nobody holds belongs to a process that was killed."""
 SEAL = "sha256"
 """The entry of a JSON object that says what the SHA-256 of all others is."""
+LIFELINE = "WARPGRAD_LIFELINE"
+"""Environment variable of a worker: the descriptor of a pipe whose other end its parent holds as long as it lives."""
 JSON_BYTES = 1 << 30
 """A longer JSON file is refused before it is read."""
+
+
+_CAUTIOUS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_BINARY"))
 
 
 class BusyError(WarpgradError):
@@ -59,7 +64,7 @@ def reason(error: OSError) -> str:
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     """A descriptor of a regular file that `path` names itself: no link, pipe or device."""
     # Without O_NONBLOCK, opening a pipe waits for its other end.
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+    descriptor = os.open(path, flags | _CAUTIOUS, 0o666)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
@@ -113,7 +118,7 @@ def _begun(path: Path) -> tuple[Path, int]:
         descriptor = open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             with suppress(OSError):  # a file system without locks: only cleaning up is lost
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                _lock(descriptor, wait=True)
             if os.fstat(descriptor).st_nlink:
                 return temporary, descriptor
         except BaseException:
@@ -130,7 +135,7 @@ def remove_partial(directory: Path, name: str | None = None) -> None:
         with suppress(FileNotFoundError, BlockingIOError):  # gone meanwhile, or being written
             descriptor = open_regular(path)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(descriptor)
                 path.unlink()
             finally:
                 os.close(descriptor)
@@ -194,11 +199,28 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def _sync_directory(directory: Path) -> None:
     """Make the rename itself survive a power cut, where the system allows it."""
+    if sys.platform == "win32":
+        return
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, *, wait: bool = False) -> None:
+    """Lock an open file for as long as it is open; BlockingIOError where another process has it."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+        except PermissionError as error:
+            raise BlockingIOError from error
+    else:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 class Lock:
@@ -217,10 +239,29 @@ def locked(path: Path, refusal: str) -> Lock:
     """The lock on the file at `path`, which is the lock's alone; `refusal` where another process has it."""
     descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(descriptor)
     except BaseException as error:
         os.close(descriptor)
         if isinstance(error, BlockingIOError):
             raise BusyError(refusal) from error
         raise
     return Lock(descriptor)
+
+
+def try_lock(path: Path) -> Lock | None:
+    """The lock on a file, held until released; None where another process has it."""
+    try:
+        return locked(path, f"another process holds {path}.")
+    except BusyError:
+        return None
+
+
+def is_locked(path: Path) -> bool:
+    """Whether some process holds the lock on this file."""
+    if not path.exists():
+        return False
+    lock = try_lock(path)
+    if lock is None:
+        return True
+    lock.release()
+    return False

@@ -9,9 +9,9 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from warpgrad.cli.run import of_experiment, print_rows, run_config
-from warpgrad.errors import require
+from warpgrad.errors import printable, require
 from warpgrad.experiments import Group, find_experiment, find_table
-from warpgrad.io import read_json
+from warpgrad.io import read_object
 
 
 def report(
@@ -35,7 +35,7 @@ def report(
     else:
         experiment = find_experiment(next(name for name in names if name))
         page = experiment.page(_groups(runs), f"{experiment.name}: {experiment.summary}")
-    print(page.write(out))
+    print(printable(page.write(out)))
 
 
 def reproduce(
@@ -84,7 +84,7 @@ def reproduce(
     if wanted.search:
         metric = experiment.sweep_metric
         print_rows(*search_lines(trials_of(results.groups, metric, results.diverged), metric), "What won the search")
-    print(f"page: {index}")
+    print(f"page: {printable(index)}")
 
 
 def demo(*, seeds: int = 4, workers: int = 2, out: Path = Path("runs/demo")) -> None:
@@ -107,11 +107,11 @@ def _groups(paths: tuple[Path, ...]) -> list[Group]:
 
     found: dict[str, list[Path]] = {}
     for path in paths:
-        config = {name: value for name, value in read_json(path / "config.json").items() if name != "seed"}
+        config = {name: value for name, value in read_object(path / "config.json").items() if name != "seed"}
         found.setdefault(json.dumps(config, sort_keys=True), []).append(path)
     groups = []
     for members in found.values():
         runs = tuple(load_run(path) for path in members)
-        evaluations = tuple(read_json(path / "evaluation.json") for path in members)
+        evaluations = tuple(read_object(path / "evaluation.json") for path in members)
         groups.append(Group(f"{runs[0].method}, {runs[0].preset}", runs, evaluations))
     return groups

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import shlex
 import sys
 import time
@@ -17,19 +18,28 @@ import torch
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.experiments.base import C, Execution, Experiment
 from warpgrad.experiments.methods import Recipe
-from warpgrad.io import digest, read_object, write_json
+from warpgrad.io import digest, read_bytes, read_object, write_json
+from warpgrad.origin import commit
 from warpgrad.tasks.base import TaskFamily
 from warpgrad.training.distributed import RankLostError, current_ranks
 from warpgrad.training.meta_train import meta_train
-from warpgrad.training.provenance import commit as commit_of
 from warpgrad.training.provenance import hardware, versions
 from warpgrad.training.run_directory import RunDirectory, reserved, steps_of
+
+logger = logging.getLogger(__name__)
 
 
 def settings(experiment: Experiment[C], config: C) -> dict[str, Any]:
     """The config as it stands in config.json."""
     values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=str))
     return {"experiment": experiment.name, **values}
+
+
+def run_settings(experiment: Experiment[C], config: C, threads: int | None = None) -> dict[str, Any]:
+    """The settings of a run that is carried out: with its threads (this process's if None), for they change the order
+    of sums and with it the last bits of every number."""
+    threads = torch.get_num_threads() if threads is None else threads
+    return {**settings(experiment, config), **({} if threads == 1 else {"threads": threads})}
 
 
 def meta_trained(
@@ -39,7 +49,7 @@ def meta_trained(
 
     `scores` are what `meta_train` is to measure on the way: `validate`, `test`, `early_stopping` and how often.
     """
-    every = settings(experiment, config)
+    every = run_settings(experiment, config)
     if recipe.schedule is not None and not execution.fresh:
         check_length(every["meta_steps"], execution.directory)
     records = meta_train(
@@ -74,7 +84,7 @@ def check_length(meta_steps: int, directory: Path) -> None:
 
 def without_meta_training(experiment: Experiment[C], config: C, execution: Execution) -> int:
     """A run of a method that learns nothing across tasks: a run directory with no meta-steps in it."""
-    directory = RunDirectory(execution.directory, settings(experiment, config), fresh=execution.fresh)
+    directory = RunDirectory(execution.directory, run_settings(experiment, config), fresh=execution.fresh)
     try:
         directory.begin_metrics(0)
     finally:
@@ -155,20 +165,26 @@ def conclude(
         "evaluation_processor_seconds": evaluation["processor_seconds"],
         **made_by,
         "command": command(experiment, config),
-        "settings": digest(settings(experiment, config)),
+        "settings": digest(run_settings(experiment, config)),
     }
     write_json(directory / "summary.json", summary, seal=True)
     return summary
 
 
-def concluded(experiment: Experiment[C], config: C, directory: Path) -> dict[str, Any] | None:
+def concluded(
+    experiment: Experiment[C], config: C, directory: Path, threads: int | None = None
+) -> dict[str, Any] | None:
     """The summary of a run that has ended under these very settings; None where there is none, or of fewer meta-steps
-    than there are now."""
+    than there are now. One that is damaged is none, and said."""
     if not all((directory / name).exists() for name in ("summary.json", "evaluation.json", "config.json")):
         return None
-    asked = settings(experiment, config)
+    asked = run_settings(experiment, config, threads)
     kept = {name: value for name, value in read_object(directory / "config.json").items() if name != "format"}
-    summary, evaluation = (read_object(directory / name) for name in ("summary.json", "evaluation.json"))
+    try:
+        summary, evaluation = (read_object(directory / name) for name in ("summary.json", "evaluation.json"))
+    except WarpgradError as error:
+        logger.warning("%s It is made again.", error)
+        return None
     own = {name: asked[name] for name in ("experiment", "method", "preset", "seed")}
     same = (
         kept == asked
@@ -192,7 +208,7 @@ def evaluate(experiment: Experiment[C], config: C, directory: Path) -> dict[str,
 
 def training_seconds(directory: Path) -> dict[str, float]:
     """Wall time of meta-training with all that is scored on its way, and processor time of its meta-steps alone."""
-    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in read_bytes(directory / "metrics.jsonl").splitlines()]
     scored = ("validation_seconds", "test_seconds")
     wall = sum(record["seconds"] + sum(record.get(name, 0.0) for name in scored) for record in records)
     return {"wall_seconds": float(wall), "processor_seconds": float(sum(record["cpu_seconds"] for record in records))}
@@ -233,11 +249,6 @@ def option(name: str, value: Any) -> list[str]:
     if isinstance(value, tuple | list):
         return [flag, *(str(item) for item in value)]
     return [flag, str(value)]
-
-
-def commit() -> str | None:
-    """The commit of the source tree that this library is run from."""
-    return commit_of(Path(__file__).parent)
 
 
 def python_command(experiment: Experiment[C], config: C, directory: Path) -> list[str]:

@@ -37,10 +37,10 @@ class Training:
 
     Example:
         >>> class Saying(wg.Callback):
-        ...     def on_end(self, training): print(training.step, "of", training.meta_steps, training.settings["rule.lr"])
+        ...     def on_end(self, training): print(training.step, training.settings["rule.lr"])
         >>> records = wg.meta_train(method, family, algorithm=wg.Online(steps=2, tasks=1), optimiser=adam,
         ...                         meta_steps=2, callbacks=[Saying()])
-        2 of 2 0.1
+        2 0.1
     """
 
     method: Method

@@ -2,8 +2,8 @@
 
 A state is a nest of dicts, lists, tensors and plain values. Nothing is pickled, so a checkpoint from a stranger can
 be read without running anything. One file means one rename: it is whole or it is not there. The header also has the
-SHA-256 of everything else in the file, which is compared whenever a checkpoint is read: a bit that has flipped on a disk
-changes no result silently.
+SHA-256 of everything else in the file, which is compared whenever a checkpoint is read: a bit that has flipped on a
+disk changes no result silently.
 """
 
 from __future__ import annotations

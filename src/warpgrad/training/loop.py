@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from warpgrad.tasks.base import TaskFamily
 from warpgrad.training import checkpoint
 from warpgrad.training.callbacks import Callbacks, MetaRecord, Training
 from warpgrad.training.distributed import RankLostError
-from warpgrad.training.interrupts import Interrupted, Interrupts
+from warpgrad.training.interrupts import Interrupted, Interrupts, leave_after
 from warpgrad.training.progress import MetaProgress
 from warpgrad.training.run_directory import RunDirectory
 from warpgrad.training.state import TrainingState
@@ -132,9 +131,7 @@ class MetaLoop:
                     raise
                 if isinstance(error, NonFiniteError):
                     raise NonFiniteError(f"meta-step {state.step}: {error}") from error
-                if isinstance(error, Interrupted) and error.number == signal.SIGTERM:
-                    raise SystemExit(128 + signal.SIGTERM) from error
-                raise KeyboardInterrupt from error
+                leave_after(error)
             except Exception as error:
                 training.stopped = str(error) or type(error).__name__
                 raise

@@ -7,7 +7,8 @@ summary.json     written at the end: what was run, on what, for how long, with w
 figures/
 
 A kill at any moment leaves a directory that the same command takes up again. The order of things makes it so: `.lock`
-comes first, config.json second; where an earlier run is deleted, `.clearing` is there before anything goes and goes last.
+comes first, config.json second; where an earlier run is deleted, `.clearing` is there before anything goes, and goes
+last.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from warpgrad.io import (
     Lock,
     locked,
     open_regular,
+    read_bytes,
     read_object,
     remove_partial,
     write_all,
@@ -148,21 +150,16 @@ class RunDirectory:
         path = self.path / "metrics.jsonl"
         with writing(path):
             self._metrics = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-            with open(os.dup(self._metrics), "rb") as file:
-                file.seek(0)
-                kept = file.read(offset)
+            kept = read_bytes(path)[:offset]
             if len(kept) < offset:
                 raise DamagedError(
                     f"{path} is shorter than its checkpoint says; restore the file or start over with --fresh."
                 )
             os.ftruncate(self._metrics, offset)
             self.offset = offset
-        try:
-            records = [json.loads(line) for line in kept.splitlines()]
-            for record in records:
-                self._digest.update(_timeless(record))
-        except (ValueError, AttributeError, RecursionError) as error:
-            raise DamagedError(f"{path} is damaged ({error}); restore the file or start over with --fresh.") from error
+        records = _parsed(kept, path)
+        for record in records:
+            self._digest.update(_timeless(record))
         if digest is not None and digest != self.digest:
             raise DamagedError(
                 f"{path} is damaged: its lines do not have the checksum that its checkpoint says; restore the file "
@@ -194,6 +191,9 @@ class RunDirectory:
             with writing(self.path / "metrics.jsonl"):
                 os.fsync(self._metrics)
         checkpoint.save(self.checkpoints / f"step-{step:08d}.safetensors", state)
+        self._forget()
+
+    def _forget(self) -> None:
         with writing(self.checkpoints):
             for old in self.saved()[:-KEEP]:
                 old.unlink(missing_ok=True)
@@ -218,6 +218,7 @@ class RunDirectory:
                 with writing(path):
                     path.unlink()
             else:
+                self._forget()  # a kill may have come between a save and this
                 return path, state
         return None
 
@@ -277,12 +278,6 @@ class RunDirectory:
             )
 
 
-def saved_checkpoints(path: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first."""
-    named = (file for file in (path / "checkpoints").glob("step-*.safetensors") if _STEP.fullmatch(file.name))
-    return sorted(named, key=lambda file: (len(file.name), file.name))
-
-
 def newest_checkpoint(path: Path) -> Path:
     """The last checkpoint of a run that is not open for writing."""
     saved = saved_checkpoints(path)
@@ -294,6 +289,32 @@ def newest_checkpoint(path: Path) -> Path:
 def steps_of(path: Path) -> int:
     """The meta-steps that the last checkpoint of a run has behind it; 0 where there is none."""
     return max((int(saved.stem.removeprefix("step-")) for saved in saved_checkpoints(path)), default=0)
+
+
+def saved_checkpoints(path: Path) -> list[Path]:
+    """Checkpoints of meta-steps, oldest first."""
+    named = (file for file in (path / "checkpoints").glob("step-*.safetensors") if _STEP.fullmatch(file.name))
+    return sorted(named, key=lambda file: (len(file.name), file.name))
+
+
+def metrics_digest(lines: bytes, path: Path) -> str:
+    """The checksum of lines of metrics, but for their times."""
+    found = hashlib.sha256()
+    for record in _parsed(lines, path):
+        found.update(_timeless(record))
+    return found.hexdigest()
+
+
+def _parsed(lines: bytes, path: Path) -> list[dict[str, Any]]:
+    try:
+        records = [json.loads(line) for line in lines.splitlines()]
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is damaged ({error}); restore the file or start over with --fresh.") from error
+    if not all(isinstance(record, dict) for record in records):
+        raise DamagedError(
+            f"{path} is damaged: a line of it is no object; restore the file or start over with --fresh."
+        )
+    return records
 
 
 def _timeless(record: Mapping[str, Any]) -> bytes:

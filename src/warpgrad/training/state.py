@@ -11,7 +11,7 @@ import torch
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.algorithms.method import Method
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.model.learner import Learner
 from warpgrad.tensors import Tensors
 from warpgrad.training.checkpoint import cloned, load
@@ -124,10 +124,22 @@ def load_weights(method: Method, state: Mapping[str, Any], source: Path | None =
                     f"{where} has {group} entry '{name}' of shape {tuple(given[name].shape)}, the model "
                     f"{tuple(value.shape)}: it belongs to another model."
                 )
+            if not is_sound(given[name], parameter=isinstance(value, torch.nn.Parameter) or group != "module"):
+                raise NonFiniteError(
+                    f"{where} has {group} entry '{name}' with numbers that are none (NaN or infinite): training had "
+                    "diverged; take smaller steps and start over with --fresh."
+                )
     with torch.no_grad():
         for group, own in targets.items():
             for name, value in own.items():
                 value.copy_(state[group][name])
+
+
+def is_sound(value: torch.Tensor, *, parameter: bool) -> bool:
+    """Whether stored numbers can be used: none is NaN and, in a parameter, none infinite; a mask in a buffer may be."""
+    if not (value.is_floating_point() or value.is_complex()):
+        return True
+    return bool((value.isfinite() if parameter else ~value.isnan()).all())
 
 
 def load_learner(method: Method, path: Path) -> Learner:

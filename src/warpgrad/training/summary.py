@@ -10,9 +10,10 @@ from typing import Any
 
 from warpgrad.algorithms.method import Method
 from warpgrad.io import write_json
+from warpgrad.origin import commit
 from warpgrad.training.loggers import numbers
 from warpgrad.training.loop import MetaRecords
-from warpgrad.training.provenance import commit, hardware, versions
+from warpgrad.training.provenance import hardware, versions
 
 GROUP = "own runs"
 """What runs are of, and are compared within, unless their config says another `group`."""
@@ -20,7 +21,6 @@ GROUP = "own runs"
 
 def write_summary(path: Path, settings: Mapping[str, Any], method: Method, records: MetaRecords) -> None:
     """Sum a run up. Its metrics are the scores of the parameters that it ended with, or else the last losses."""
-    program = Path(sys.argv[0] or ".")
     summary = {
         "experiment": settings.get("group", GROUP),
         "method": settings.get("method", method_name(settings)),
@@ -33,7 +33,7 @@ def write_summary(path: Path, settings: Mapping[str, Any], method: Method, recor
         "processor_seconds": _total(records, "cpu_seconds"),
         "parameters": {group: _count(method, group) for group in ("phi", "rule", "theta0", "prior")},
         "versions": versions(),
-        "commit": commit(program.parent if program.parent.is_dir() else Path()),
+        "commit": commit(),
         "hardware": hardware(),
         "command": shlex.join(["python", *sys.argv]),
     }
