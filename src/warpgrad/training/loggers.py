@@ -8,6 +8,7 @@ Each needs the extra of its name: pip install 'warpgrad[wandb]'. None reaches fo
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,11 @@ from warpgrad.errors import WarpgradError, naming_extras
 from warpgrad.model.learner import Learner
 from warpgrad.training.callbacks import Callback, MetaRecord, Training
 from warpgrad.training.run_directory import TIMES
+
+_FOREIGN = re.compile(r"[^\w\-. :/]")
+"""What MLflow does not take in the name of a metric."""
+_LONGEST = 500
+"""How much of a setting all versions of MLflow take."""
 
 
 def numbers(record: Mapping[str, float]) -> dict[str, float]:
@@ -113,6 +119,8 @@ class WandbLogger(Callback):
 class MLflowLogger(Callback):
     """Settings and every number of every record as a run of MLflow, in a local store of files.
 
+    In the names of metrics, what MLflow does not take becomes an underscore.
+
     Example:
         >>> training.MLflowLogger("")
         Traceback (most recent call last):
@@ -144,12 +152,12 @@ class MLflowLogger(Callback):
             name = self._name or (run.name if run is not None else None)
             self._run = self._client.create_run(number, run_name=name).info.run_id
             for setting, value in training.settings.items():
-                self._client.log_param(self._run, setting, value)
+                self._client.log_param(self._run, setting, str(value)[:_LONGEST])
 
     def on_step(self, step: int, learner: Learner, record: MetaRecord) -> None:
         del learner
         for name, value in numbers(record).items():
-            self._client.log_metric(self._run, name, value, step=step)
+            self._client.log_metric(self._run, _FOREIGN.sub("_", name), value, step=step)
 
     def on_end(self, training: Training) -> None:
         if self._client is not None:
