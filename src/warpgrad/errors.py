@@ -50,6 +50,11 @@ def printable(text: object) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in str(text))
 
 
+def printable_lines(text: str) -> str:
+    """The same for a text of several lines."""
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
 def check_name(name: str, what: str) -> str:
     """A name that becomes part of a path: one that leads elsewhere, or cannot be shown, is refused."""
     if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable() or len(name.encode()) > 200:

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 from warpgrad.allocator import keep_freed_memory
 from warpgrad.errors import WarpgradError, naming_extras, printable
@@ -75,6 +75,11 @@ def _said(error: BaseException) -> int:
             "command with --debug to see where, and please report it."
         )
     return 2
+
+
+def tell(line: str, stream: TextIO | None = None) -> None:
+    """A line for the person, with names from files shown so that they can do no harm."""
+    print(printable(line), file=stream, flush=stream is not None)
 
 
 def _say(sentence: str) -> None:

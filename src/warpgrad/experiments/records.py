@@ -197,7 +197,7 @@ def _is_record(content: Any) -> bool:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         return False
     kinds = {"table": str, "title": str, "preset": str, "papers": dict, "runs": list}
-    if not all(
+    if not isinstance(content.get("diverged", []), list) or not all(
         isinstance(trial, dict)
         and {name: type(value) for name, value in trial.items()} == {"label": str, "config": dict, "words": str}
         for trial in content.get("diverged", [])

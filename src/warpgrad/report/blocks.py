@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, printable_lines
 from warpgrad.statistics.formatting import number
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -255,6 +255,7 @@ _ENVIRONMENT = Environment(
     loader=PackageLoader("warpgrad.report"),
     autoescape=True,
     undefined=StrictUndefined,
+    finalize=lambda value: printable_lines(value) if type(value) is str else value,
     trim_blocks=True,
     lstrip_blocks=True,
 )
