@@ -9,7 +9,7 @@ export MPLBACKEND := Agg
 # Tests hold KFAC against curvlinops. It declares torchvision, never imports it, and no build of that fits a CPU torch.
 KFAC_PEERS := curvlinops-for-pytorch einconv einops linear_operator opt-einsum scipy
 
-.PHONY: demo test slow check lint types docs bench dist clean crash fuzz soak
+.PHONY: demo test slow check lint types docs bench dist integrations clean crash fuzz soak
 
 demo: $(VENV)/.installed
 	$(BIN)/warpgrad demo
@@ -57,6 +57,15 @@ dist: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet build
 	$(BIN)/python -m build --outdir dist .
 
+# Other people's trainers, models and loggers, in an environment of their own.
+integrations: $(VENV)-integrations/.installed
+	$(VENV)-integrations/bin/python -m pytest $(wildcard tests/integrations tests/users tests/documents/test_cookbook.py)
+
+$(VENV)-integrations/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-integrations
+	$(VENV)-integrations/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[integrations]'
+	touch $@
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -70,4 +79,4 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-integrations build dist .pytest_cache .mypy_cache .ruff_cache

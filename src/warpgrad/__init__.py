@@ -46,7 +46,17 @@ if TYPE_CHECKING:
         accuracy,
         tasks_by_group,
     )
-    from warpgrad.training import EarlyStopping, meta_train
+    from warpgrad.training import (
+        Callback,
+        EarlyStopping,
+        MetaGradients,
+        StopTraining,
+        load,
+        load_run,
+        meta_gradient,
+        save,
+    )
+    from warpgrad.training.meta_train import meta_train
 
 __getattr__, __dir__ = exports(
     globals(),
@@ -69,7 +79,9 @@ __getattr__, __dir__ = exports(
         "warpgrad.rules": "SGD Adam Clip Learned Rule",
         "warpgrad.tasks": "DatasetTask EnvironmentTask FewShotFamily FunctionFamily SupervisedTask Task TaskFamily "
         "TaskList accuracy tasks_by_group",
-        "warpgrad.training": "EarlyStopping meta_train",
+        "warpgrad.training": (
+            "Callback EarlyStopping MetaGradients StopTraining load load_run meta_gradient meta_train save"
+        ),
     },
 )
 
@@ -84,6 +96,7 @@ __all__ = [
     "Algorithm",
     "Approximate",
     "BatchedAdaptation",
+    "Callback",
     "Clip",
     "Continual",
     "DatasetTask",
@@ -101,6 +114,7 @@ __all__ = [
     "Learned",
     "Learner",
     "LearningCurve",
+    "MetaGradients",
     "MetaOptimiser",
     "Method",
     "MultiTask",
@@ -113,6 +127,7 @@ __all__ = [
     "ReplayBuffer",
     "Reptile",
     "Rule",
+    "StopTraining",
     "SupervisedTask",
     "Task",
     "TaskFamily",
@@ -132,7 +147,11 @@ __all__ = [
     "evaluate",
     "interleave",
     "linear_warp",
+    "load",
+    "load_run",
+    "meta_gradient",
     "meta_train",
+    "save",
     "score",
     "sized",
     "tasks_by_group",

@@ -10,6 +10,8 @@ _EXTRAS = {
     **dict.fromkeys(("PIL", "gymnasium", "jinja2", "matplotlib", "rich", "tyro"), "paper"),
     **dict.fromkeys(("optuna", "sqlalchemy"), "sweep"),
     "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
 }
 """Module -> the extra that installs it."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -70,6 +71,7 @@ class MetaOptimiser:
         self.schedules = [schedule(item) for item in self.optimisers.values()] if schedule else []
         for made in self.schedules:
             expect(made, LRScheduler, "what schedule= makes", "torch.optim.lr_scheduler.StepLR(optimiser, 100)")
+        self._norms: dict[ParameterGroup, list[float]] = {}
 
     def __call__(self, group: ParameterGroup, gradient: Tensors) -> None:
         """One step on a group of meta-parameters."""
@@ -77,7 +79,7 @@ class MetaOptimiser:
         if optimiser is None:
             return
         parameters = self.parameters[group]
-        check_finite(group, gradient)
+        self._norms.setdefault(group, []).append(check_finite(group, gradient))
         for name, value in gradient.items():
             parameters[name].grad = value
         bound = self.clip.get(group)
@@ -85,6 +87,15 @@ class MetaOptimiser:
             torch.nn.utils.clip_grad_norm_(list(parameters.values()), bound)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
+
+    def numbers(self) -> dict[str, float]:
+        """For the record of a meta-step: each group's step size, and the mean norm of its gradients before clipping."""
+        found: dict[str, float] = {}
+        for group, norms in self._norms.items():
+            found[f"lr/{group}"] = float(self.optimisers[group].param_groups[0]["lr"])
+            found[f"gradient_norm/{group}"] = math.fsum(norms) / len(norms)
+        self._norms.clear()
+        return found
 
     def end_meta_step(self, record: Mapping[str, float] | None = None) -> None:
         """Step the schedules; one that waits for a plateau is given the meta-loss of the record, or its task loss."""
@@ -118,10 +129,11 @@ def _watched(record: Mapping[str, float]) -> float:
     raise WarpgradError("ReduceLROnPlateau needs a loss to watch, but this meta-step recorded none.")
 
 
-def check_finite(group: str, gradient: Mapping[str, Tensor]) -> None:
-    """Stop at the first meta-gradient that is not finite, by the name of its parameter."""
-    if torch.nn.utils.get_total_norm(list(gradient.values())).isfinite():
-        return
+def check_finite(group: str, gradient: Mapping[str, Tensor]) -> float:
+    """The norm of a meta-gradient; stops at the first that is not finite, by the name of its parameter."""
+    norm = float(torch.nn.utils.get_total_norm(list(gradient.values())))
+    if math.isfinite(norm):
+        return norm
     # A norm may also overflow where all entries are finite.
     for name, value in gradient.items():
         if not torch.isfinite(value).all():
@@ -129,3 +141,4 @@ def check_finite(group: str, gradient: Mapping[str, Tensor]) -> None:
                 f"the meta-gradient of {group} parameter '{name}' is not finite: lower the meta step size, or clip "
                 "meta-gradients or inner gradients."
             )
+    return norm

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from warpgrad.cli.run import print_rows, run_config
+from warpgrad.cli.run import of_experiment, print_rows, run_config
 from warpgrad.errors import printable, require
 from warpgrad.experiments import Group, find_experiment, find_table
 from warpgrad.io import read_object
@@ -26,13 +26,14 @@ def report(
         out: The page.
     """
     require(runs, "name at least one run directory: warpgrad report RUN...")
-    names = {declared.name for declared, _ in map(run_config, runs)}
-    if len(names) > 1:
+    # Runs of a user's own program are of no experiment, and have the page that takes any.
+    names = {run_config(path)[0].name if of_experiment(path) else None for path in runs}
+    if len(names) > 1 or None in names:
         from warpgrad.report import load_run, run_page
 
         page = run_page([load_run(path) for path in runs])
     else:
-        experiment = find_experiment(names.pop())
+        experiment = find_experiment(next(name for name in names if name))
         page = experiment.page(_groups(runs), f"{experiment.name}: {experiment.summary}")
     print(printable(page.write(out)))
 

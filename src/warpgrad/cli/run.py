@@ -143,12 +143,19 @@ def initial_settings(declared: Declaration[Any], words: Sequence[str]) -> Config
     return settings
 
 
+def of_experiment(directory: Path) -> bool:
+    """Whether `warpgrad run` made the run in a directory, and not `meta_train` in a program of a user's own."""
+    return isinstance(read_object(directory / "config.json").get("experiment"), str)
+
+
 def run_config(directory: Path) -> tuple[Declaration[Any], Any]:
     """The experiment that a run directory is of, and its settings."""
     kept = read_object(directory / "config.json")
     require(
-        isinstance(kept.get("experiment"), str),
-        f"{directory / 'config.json'} names no experiment: was it made by 'warpgrad run'?",
+        of_experiment(directory),
+        f"{directory} names no experiment: a program of your own made it with meta_train(run=...), and only there its "
+        f"model and tasks are known; load it there with wg.load_run({str(directory)!r}, learner), and score it with "
+        "wg.score(...). 'warpgrad report' takes it as it is.",
     )
     experiment = find_declaration(kept["experiment"])
     preset = next(iter(experiment.presets.values()))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import os
-import platform
 import shlex
 import sys
 import time
@@ -15,7 +13,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from warpgrad.errors import NonFiniteError, WarpgradError
@@ -26,8 +23,8 @@ from warpgrad.origin import commit
 from warpgrad.tasks.base import TaskFamily
 from warpgrad.training.distributed import RankLostError, current_ranks
 from warpgrad.training.meta_train import meta_train
+from warpgrad.training.provenance import hardware, versions
 from warpgrad.training.run_directory import RunDirectory, reserved, steps_of
-from warpgrad.version import __version__
 
 logger = logging.getLogger(__name__)
 
@@ -252,25 +249,6 @@ def option(name: str, value: Any) -> list[str]:
     if isinstance(value, tuple | list):
         return [flag, *(str(item) for item in value)]
     return [flag, str(value)]
-
-
-def versions() -> dict[str, str]:
-    return {
-        "warpgrad": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-    }
-
-
-def hardware() -> dict[str, Any]:
-    """What the numbers were made on."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    return {"cpu": model, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
 
 
 def python_command(experiment: Experiment[C], config: C, directory: Path) -> list[str]:

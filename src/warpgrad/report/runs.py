@@ -3,7 +3,7 @@
 config.json      every setting
 metrics.jsonl    one object per meta-step, with "step" in it; append-only
 summary.json     experiment, method, preset, seed, steps, metrics (of the final evaluation), wall_seconds,
-                 versions, commit, hardware, command
+                 versions, commit, hardware, command; stopped, where it ended before its last meta-step
 figures/         PNG and SVG
 """
 
@@ -41,7 +41,8 @@ class Run:
 
     @property
     def preset(self) -> str:
-        return str(self.summary["preset"])
+        """Empty for a run of a user's own program that names none."""
+        return str(self.summary["preset"] or "")
 
     @property
     def seed(self) -> int | str:
@@ -51,7 +52,16 @@ class Run:
     @property
     def name(self) -> str:
         """For people: method, preset and seed."""
-        return f"{self.method}, {self.preset} preset, seed {self.seed}"
+        return ", ".join(filter(None, (self.method, self._preset, f"seed {self.seed}")))
+
+    @property
+    def title(self) -> str:
+        """What it is a run of, and is compared within."""
+        return ", ".join(filter(None, (self.experiment, self._preset)))
+
+    @property
+    def _preset(self) -> str:
+        return self.preset and f"{self.preset} preset"
 
     @property
     def figures(self) -> list[Path]:

@@ -49,6 +49,8 @@ RUN_FORMAT = 1
 KEEP = 2
 TIMES = ("seconds", "cpu_seconds", "validation_seconds", "test_seconds")
 """The entries of a metrics line that say how long it took: the one thing in which a repeated run differs."""
+DIAGNOSTICS = ("lr/", "gradient_norm/")
+"""How the entries of a metrics line begin that tell how meta-training goes, and not what it has achieved."""
 EXTENDABLE = "meta_steps"
 """The one setting that may change between a run and its continuation."""
 DEFAULTS = {"threads": 1}
@@ -262,12 +264,18 @@ class RunDirectory:
                 f"the run in {self.path} has taken {done} meta-steps, and {given[EXTENDABLE]} are asked for; "
                 "ask for no fewer, choose another directory, or start over with --fresh."
             )
-        for name in sorted(set(kept) | set(given)):
-            if name != EXTENDABLE and kept.get(name) != given.get(name):
-                raise WarpgradError(
-                    f"the run in {self.path} has {name} = {kept.get(name)!r}, not {given.get(name)!r}; "
-                    "choose another directory, or start over with --fresh."
-                )
+        differing = [
+            f"{name} = {kept.get(name)!r}, not {given.get(name)!r}"
+            # What follows from another part, such as the optimiser of what it learns, comes after it.
+            for name in sorted(set(kept) | set(given), key=lambda one: (one.startswith(("clip.", "optimiser.")), one))
+            if name != EXTENDABLE and kept.get(name) != given.get(name)
+        ]
+        if differing:
+            more = f" (and {len(differing) - 4} more)" if len(differing) > 4 else ""
+            raise WarpgradError(
+                f"the run in {self.path} has {'; '.join(differing[:4])}{more}; choose another directory, start over "
+                "with --fresh (in Python, fresh=True), or continue from it elsewhere with init_from=."
+            )
 
 
 def newest_checkpoint(path: Path) -> Path:

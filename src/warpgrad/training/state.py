@@ -16,6 +16,8 @@ from warpgrad.model.learner import Learner
 from warpgrad.tensors import Tensors
 from warpgrad.training.checkpoint import cloned, load
 from warpgrad.training.early_stopping import EarlyStopping
+from warpgrad.training.parts import method_parts
+from warpgrad.version import __version__
 
 Weights = dict[str, Tensors]
 
@@ -27,7 +29,11 @@ class TrainingState:
         self, method: Method, algorithm: Algorithm, update: MetaOptimiser, early_stopping: EarlyStopping | None
     ) -> None:
         self.method, self.algorithm, self.update = method, algorithm, update
-        self.early_stopping = early_stopping
+        self.watch = None if early_stopping is None else early_stopping.watch()
+        self.halted: str | None = None
+        """Why a callback has ended this training; the same call again goes on, and asks the callback again."""
+        self.planned: int | None = 0
+        """The meta-steps asked for; None in checkpoints of earlier versions, which do not say it."""
         self.step = 0
         """Meta-steps done."""
         self.seconds = 0.0
@@ -37,10 +43,22 @@ class TrainingState:
         self.digest: str | None = None
         """The checksum of the records in them."""
         self._best: Weights | None = None
+        self._made_of = {"version": __version__, "parts": method_parts(method)}
 
     @property
-    def stopped(self) -> bool:
-        return self.early_stopping is not None and self.early_stopping.stop
+    def stopped(self) -> str | None:
+        """Why the run has stopped before its last meta-step; None while it goes on."""
+        if self.watch is not None and self.watch.stop:
+            return self.watch.reason
+        return self.halted
+
+    def plan(self, meta_steps: int) -> None:
+        """Where more meta-steps are asked for than when early stopping ended the run, it goes on."""
+        if self.watch is not None and self.watch.stop:
+            if self.planned is None or meta_steps <= self.planned:
+                return
+            self.watch.renew()
+        self.planned = meta_steps
 
     def keep_best(self) -> None:
         self._best = cloned(weights(self.method))
@@ -53,7 +71,6 @@ class TrainingState:
         return True
 
     def state(self) -> dict[str, Any]:
-        stopping = self.early_stopping
         return {
             "step": self.step,
             "seconds": self.seconds,
@@ -63,7 +80,9 @@ class TrainingState:
             "best": self._best,
             "update": self.update.state(),
             "algorithm": self.algorithm.state(),
-            "early_stopping": None if stopping is None else stopping.state(),
+            "early_stopping": None if self.watch is None else self.watch.state(),
+            "planned": self.planned,
+            **self._made_of,
         }
 
     def load(self, state: Mapping[str, Any], source: Path) -> None:
@@ -71,11 +90,13 @@ class TrainingState:
         load_weights(self.method, state["weights"], source)
         self.step, self.seconds = state["step"], state["seconds"]
         self.offset, self.digest = state["offset"], state.get("digest")
-        self._best = state["best"]
         self.update.load_state(state["update"])
         self.algorithm.load_state(state["algorithm"])
-        if self.early_stopping is not None and state["early_stopping"] is not None:
-            self.early_stopping.load_state(state["early_stopping"])
+        # The best parameters are those of this training's own measure: another one, or none, has seen no best yet.
+        watched = state["early_stopping"]
+        same = self.watch is not None and watched is not None and self.watch.load_state(watched)
+        self._best = state["best"] if same else None
+        self.planned = state.get("planned")
 
 
 def weights(method: Method) -> Weights:
