@@ -8,6 +8,8 @@ A table stands between two comments, and is the one that `warpgrad reproduce` pr
     <!-- table {"record": "omniglot.json"} -->
     <!-- end -->
 
+and with "search": true the winners of a search.
+
 Records made before results per task were kept (`results/before/`) have final metrics alone. Their tables name them, and
 may be held against a row: {"record": "before/omniglot.json", "metrics": {"accuracy": "accuracy, %"}, "digits": 1,
 "against": "Warp-Leap"}. A single result in a sentence or a cell names its record, row and measure, and where it is a
@@ -28,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.experiments import find_experiment
+from warpgrad.experiments.comparison import search_lines, trials_of
 from warpgrad.experiments.records import read_record
 from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
 
@@ -101,7 +104,11 @@ def built(spec: Mapping[str, Any]) -> str:
     if "metrics" not in spec:
         known = read_record(RESULTS / record)
         groups = known.groups()
-        return markdown(*find_experiment(groups[0].runs[0].experiment).lines(groups))
+        experiment = find_experiment(groups[0].runs[0].experiment)
+        if spec.get("search"):
+            metric = experiment.sweep_metric
+            return markdown(*search_lines(trials_of(groups, metric, known.diverged), metric))
+        return markdown(*experiment.lines(groups))
     digits, against = int(spec.get("digits", 1)), spec.get("against")
     header = ["", "seeds", "meta-steps"]
     for title in spec["metrics"].values():

@@ -60,6 +60,7 @@ class ReproduceArguments:
 def reproduce(words: list[str]) -> None:
     """`warpgrad reproduce TABLE`: run what is missing, then build the table and its page."""
     given: ReproduceArguments = parse(ReproduceArguments, words, "warpgrad reproduce")
+    from warpgrad.experiments.comparison import search_lines, trials_of
     from warpgrad.experiments.records import read_record, write_record
     from warpgrad.experiments.reproduction import reproduce as reproduce_table
 
@@ -71,17 +72,20 @@ def reproduce(words: list[str]) -> None:
     if given.keep and given.record is None:
         raise WarpgradError("--keep goes with --record FILE: what is kept are the runs in that file.")
     root = given.out or Path("runs") / experiment.name
-    groups = reproduce_table(
+    results = reproduce_table(
         experiment, table, root,
         preset=preset, seeds=given.seeds, workers=given.workers, recording=given.record is not None,
         record=read_record(given.record) if given.keep and given.record and given.record.exists() else None,
     )  # fmt: skip
-    page = experiment.page(groups, table.title)
+    page = experiment.page(results.groups, table.title)
     index = page.write(root / table.name / "index.html")
     page.write_figures(root / table.name / "figures")
     if given.record is not None:
-        write_record(given.record, table, preset, groups)
-    print_rows(*experiment.lines(groups), f"{table.title} (preset {preset})")
+        write_record(given.record, table, preset, results)
+    print_rows(*experiment.lines(results.groups), f"{table.title} (preset {preset})")
+    if table.search:
+        metric = experiment.sweep_metric
+        print_rows(*search_lines(trials_of(results.groups, metric, results.diverged), metric), "What won the search")
     print(f"page: {index}")
 
 

@@ -116,6 +116,8 @@ class Table:
     rows: tuple[Row, ...]
     seeds: int
     preset: str = "paper"
+    search: bool = False
+    """The rows are trials of settings, judged by the experiment's `sweep_metric`; one that diverges is a result."""
 
     def seeds_of(self, row: Row, preset: str) -> int:
         return row.seeds.get(preset, self.seeds)
@@ -132,6 +134,25 @@ class Group:
     runs: tuple[Run, ...]
     evaluations: tuple[dict[str, Any], ...]
     paper: float | None = None
+
+
+@dataclass(frozen=True)
+class Diverged:
+    """A trial of a search in which a loss, a gradient or a parameter became infinite or NaN."""
+
+    label: str
+    config: Mapping[str, Any]
+    """As in config.json."""
+    words: str
+    """What became so, and where."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the runs of a table gave."""
+
+    groups: list[Group]
+    diverged: list[Diverged] = dataclasses.field(default_factory=list)
 
 
 class Declaration(Generic[C]):

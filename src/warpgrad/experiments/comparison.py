@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Group
+from warpgrad.experiments.base import Diverged, Group
 from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
 
 T = TypeVar("T")
@@ -138,20 +138,26 @@ class Winner:
     """The numeric ones among them whose value is the smallest or the largest that was tried."""
 
 
-def trials_of(groups: Iterable[Group], metric: str, method: Callable[[Group], str] | None = None) -> list[Trial]:
-    """The rows of a table as trials, judged by the mean of a metric over their seeds.
-
-    Args:
-        groups: Rows with their runs.
-        metric: A name in the metrics of an evaluation.
-        method: What a row is a trial of; by default what its label says up to the first comma.
-    """
+def trials_of(groups: Iterable[Group], metric: str, diverged: Iterable[Diverged] = ()) -> list[Trial]:
+    """The rows of a search as trials, each of the method that its label names up to the first comma, judged by the mean
+    of a metric over its seeds; those that diverged have no score."""
     found = []
     for group in groups:
         scores = [evaluation["metrics"][metric] for evaluation in group.evaluations]
-        name = group.label.split(",")[0] if method is None else method(group)
-        found.append(Trial(name, group.runs[0].config, sum(scores) / len(scores)))
-    return found
+        found.append(Trial(group.label.split(",")[0], group.runs[0].config, sum(scores) / len(scores)))
+    return found + [Trial(trial.label.split(",")[0], trial.config, math.nan) for trial in diverged]
+
+
+def search_lines(trials: Sequence[Trial], metric: str) -> tuple[list[str], list[list[str]]]:
+    """The outcome of a search as a table: what won for each method, and whether it sits at the edge of its grid."""
+    header = ["method", "trials", "diverged", "best settings", metric, "at an edge"]
+    rows = []
+    for winner in edge_winners(trials):
+        failed = sum(trial.method == winner.method and math.isnan(trial.score) for trial in trials)
+        chosen = ", ".join(f"{name} {value}" for name, value in winner.settings.items())
+        score = f"{winner.score:.1f}"
+        rows.append([winner.method, str(winner.trials), str(failed), chosen, score, ", ".join(winner.edges) or "no"])
+    return header, rows
 
 
 def edge_winners(trials: Sequence[Trial], *, best: Literal["highest", "lowest"] = "highest") -> list[Winner]:

@@ -7,12 +7,15 @@ A record names its table and holds, for every run, what an examiner asks for:
     series        every number of every meta-step, by name; long runs in blocks of neighbouring steps
     evaluation    results per held-out task, learning curves, the data that were read and their hash
 
+and of a search, under `diverged`, the trials that ended with numbers that are none.
+
 So a table can be built anew where but some of its runs are at hand: the others stand as they are on record, each with
 the commit and the machine it was made on.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +25,7 @@ from typing import Any
 
 from warpgrad.data.prepared import DRAWN
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Group, Table
+from warpgrad.experiments.base import Diverged, Group, Results, Table
 from warpgrad.io import write_bytes
 from warpgrad.report.runs import Run
 from warpgrad.training.run_directory import TIMES
@@ -47,6 +50,8 @@ class Record:
     """Label of a row -> the published figure beside it, rows in the table's order."""
     entries: Sequence[dict[str, Any]]
     """One per run."""
+    diverged: Sequence[Diverged] = ()
+    """The trials of a search that diverged."""
 
     def groups(self) -> list[Group]:
         """The rows with their runs."""
@@ -59,13 +64,11 @@ class Record:
 
     def find(self, wanted: Mapping[str, Any]) -> Recorded | None:
         """The run under these very settings, None where none is on record; a setting left open is open here too."""
-        for entry in self.entries:
-            config = {name: value for name, value in entry["config"].items() if name != "format"}
-            if config.keys() == wanted.keys() and all(
-                value is None or config[name] == value for name, value in wanted.items()
-            ):
-                return self._loaded(entry)
-        return None
+        return next((self._loaded(entry) for entry in self.entries if _under(entry["config"], wanted)), None)
+
+    def find_diverged(self, wanted: Mapping[str, Any]) -> Diverged | None:
+        """The trial that diverged under these very settings, likewise."""
+        return next((trial for trial in self.diverged if _under(trial.config, wanted)), None)
 
     def _loaded(self, entry: dict[str, Any]) -> Recorded:
         path = Path("record") / self.table / f"{entry['label']}, seed {entry['summary']['seed']}"
@@ -73,10 +76,10 @@ class Record:
         return run, {"metrics": entry["summary"].get("metrics", {}), **entry["evaluation"]}
 
 
-def write_record(path: Path, table: Table, preset: str, groups: Sequence[Group]) -> None:
+def write_record(path: Path, table: Table, preset: str, results: Results) -> None:
     """Put a table on record; refuses runs that nobody could repeat, and to put other data in place of real ones."""
     rows = []
-    for group in groups:
+    for group in results.groups:
         for run, evaluation in zip(group.runs, group.evaluations, strict=True):
             check_commit(run.summary.get("commit"), f"the run {run.name}")
             kept = {name: _shortened(value, 7) for name, value in evaluation.items() if name != "metrics"}
@@ -100,8 +103,10 @@ def write_record(path: Path, table: Table, preset: str, groups: Sequence[Group])
         "table": table.name,
         "title": table.title,
         "preset": preset,
-        "papers": {group.label: group.paper for group in groups},
+        "papers": {group.label: group.paper for group in results.groups},
     }
+    if results.diverged:
+        head["diverged"] = [dataclasses.asdict(trial) for trial in results.diverged]
     # One line for each run: of thousands of numbers nobody reads one to a line.
     lines = ",\n".join(json.dumps(row, sort_keys=True, ensure_ascii=False) for row in rows)
     opening = json.dumps(head, ensure_ascii=False).removesuffix("}")
@@ -118,7 +123,8 @@ def read_record(path: Path) -> Record:
         raise WarpgradError(f"{path} cannot be read as a record ({error}); restore it or name another.") from error
     if not _is_record(content):
         raise WarpgradError(f"{path} is not a record of `warpgrad reproduce`; restore it or name another.")
-    return Record(content["table"], content["title"], content["preset"], content["papers"], content["runs"])
+    diverged = [Diverged(**trial) for trial in content.get("diverged", [])]
+    return Record(content["table"], content["title"], content["preset"], content["papers"], content["runs"], diverged)
 
 
 def check_commit(commit: str | None, whose: str) -> None:
@@ -161,6 +167,12 @@ def unpacked_series(series: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [lines[step] for step in sorted(lines)]
 
 
+def _under(config: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether a config has these settings; one that is None is open."""
+    own = {name: value for name, value in config.items() if name != "format"}
+    return own.keys() == wanted.keys() and all(value is None or own[name] == value for name, value in wanted.items())
+
+
 def _merged(name: str, values: list[Any]) -> Any:
     if name == "step":
         return values[-1]
@@ -185,6 +197,12 @@ def _is_record(content: Any) -> bool:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         return False
     kinds = {"table": str, "title": str, "preset": str, "papers": dict, "runs": list}
+    if not all(
+        isinstance(trial, dict)
+        and {name: type(value) for name, value in trial.items()} == {"label": str, "config": dict, "words": str}
+        for trial in content.get("diverged", [])
+    ):
+        return False
     return all(isinstance(content.get(name), kind) for name, kind in kinds.items()) and all(
         isinstance(entry, dict)
         and all(isinstance(entry.get(name), kind) for name, kind in _PARTS.items())

@@ -16,14 +16,22 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.data.prepared import DRAWN
-from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Config, Experiment, Group, Row, Table
+from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.experiments.base import Config, Diverged, Experiment, Group, Results, Row, Table
 from warpgrad.experiments.records import Record, Recorded, check_commit
 from warpgrad.experiments.runner import commit, python_command, run_name, settings
 from warpgrad.io import read_json
 from warpgrad.report.runs import load_run
 from warpgrad.training.distributed import environment_alone
 from warpgrad.training.interrupts import Interrupted, Interrupts
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that did not end well: its exit code and its last words."""
+
+    code: int
+    words: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,13 +69,13 @@ def finished(experiment: Experiment[Any], cell: Cell) -> bool:
 
 def run_cells(
     experiment: Experiment[Any], todo: list[Cell], workers: int, say: Callable[[str], None]
-) -> list[tuple[Cell, str]]:
-    """Run cells in `workers` processes of one thread each; returns those that failed, with their last words."""
+) -> dict[Cell, Failure]:
+    """Run cells in `workers` processes of one thread each; returns those that failed."""
     if workers < 1:
         raise WarpgradError(f"workers={workers}: at least 1 process must work.")
     waiting = list(todo)
     active: dict[subprocess.Popen[str], tuple[Cell, float]] = {}
-    failed: list[tuple[Cell, str]] = []
+    failed: dict[Cell, Failure] = {}
     try:
         with Interrupts():
             while waiting or active:
@@ -81,8 +89,9 @@ def run_cells(
                     if process.returncode == 0:
                         say(f"{place}: done in {time.monotonic() - began:.0f} s")
                     else:
-                        failed.append((cell, words[-1] if words else f"exit code {process.returncode}"))
-                        say(f"{place}: FAILED: {failed[-1][1]}")
+                        last = words[-1] if words else f"exit code {process.returncode}"
+                        failed[cell] = Failure(process.returncode, last)
+                        say(f"{place}: FAILED: {last}")
                 time.sleep(0.1)
     except Interrupted as error:
         for process in active:
@@ -114,11 +123,12 @@ def reproduce(
     workers: int,
     recording: bool = False,
     record: Record | None = None,
-) -> list[Group]:
+) -> Results:
     """Run what is missing of a table; returns its rows with their runs.
 
     Where it is for `recording`, runs that no record may hold are refused before the first one starts. Runs that are on
-    `record` under the very same settings are not missing.
+    `record` under the very same settings are not missing. In a search, a row of which any run diverged is a trial that
+    diverged; elsewhere a run that diverges fails the table.
     """
 
     def say(line: str) -> None:
@@ -126,28 +136,38 @@ def reproduce(
 
     every = cells(experiment, table, root, preset, seeds)
     done = [cell for cell in every if finished(experiment, cell)]
-    recorded = {
-        cell: found
-        for cell in every
-        if record is not None and cell not in done and (found := record.find(asked_for(experiment, preset, cell)))
-    }
-    todo = [cell for cell in every if cell not in done and cell not in recorded]
+    recorded: dict[Cell, Recorded] = {}
+    diverged: dict[Cell, Diverged] = {}
+    for cell in every:
+        if record is None or cell in done:
+            continue
+        wanted = asked_for(experiment, preset, cell)
+        if found := record.find(wanted):
+            recorded[cell] = found
+        elif trial := record.find_diverged(wanted):
+            diverged[cell] = trial
+    todo = [cell for cell in every if cell not in done and cell not in recorded and cell not in diverged]
     if recording:
-        check_real(experiment, preset, [cell for cell in every if cell not in recorded])
+        check_real(experiment, preset, [cell for cell in every if cell in done or cell in todo])
         if todo:
             check_commit(commit(), "a run that would start now")
-    known = "" if record is None else f", {len(recorded)} as they are on record"
+    known = "" if record is None else f", {len(recorded) + len(diverged)} as they are on record"
     say(f"{table.name}: {len(every)} runs, {len(done)} of them finished{known}, {workers} workers")
     failed = run_cells(experiment, todo, workers, say)
+    if table.search:
+        for cell in [cell for cell, failure in failed.items() if failure.code == NonFiniteError.exit_code]:
+            words = failed.pop(cell).words
+            diverged[cell] = Diverged(cell.row.label, settings(experiment, cell.config), words)
     if failed:
-        names = "; ".join(f"{cell.directory.name}: {words}" for cell, words in failed[:3])
+        names = "; ".join(f"{cell.directory.name}: {failure.words}" for cell, failure in list(failed.items())[:3])
         raise WarpgradError(f"{len(failed)} of {len(every)} runs failed ({names}); mend that and repeat the command.")
-    groups = []
+    results = Results([], list(diverged.values()))
     for row in table.rows_at(preset):
-        own = [recorded.get(cell) or _loaded(cell) for cell in every if cell.row is row]
-        runs, evaluations = zip(*own, strict=True)
-        groups.append(Group(row.label, runs, evaluations, row.paper))
-    return groups
+        own = [cell for cell in every if cell.row is row]
+        if not any(cell in diverged for cell in own):
+            runs, evaluations = zip(*(recorded.get(cell) or _loaded(cell) for cell in own), strict=True)
+            results.groups.append(Group(row.label, runs, evaluations, row.paper))
+    return results
 
 
 def asked_for(experiment: Experiment[Any], preset: str, cell: Cell) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Tests of the whole project; their folders are those of `src/warpgrad`."""

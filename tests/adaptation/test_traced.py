@@ -1,0 +1,208 @@
+"""Recorded computations: bit for bit those of the stack, and given up wherever they could not be."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+from torch.fx import Graph
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import warpgrad as wg
+from tests.algorithms.test_backend import INITIALISERS, RULES
+from tests.support.problems import Recorder, conv_batch_norm, make_task, mlp
+from warpgrad.adaptation import traced as recording
+from warpgrad.adaptation.traced import simplify
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """Everything is recorded when it is first computed."""
+    monkeypatch.setattr(recording, "PATIENCE", 1)
+
+
+def kinds(algorithm):
+    """What an algorithm has computed, each with its program or None."""
+    return list(algorithm.engine._programs._kinds.values())
+
+
+def compare(algorithm, method, tasks, meta_steps=2):
+    """Meta-gradients of the stack and of the recorded stack, which must have played all it computed."""
+    seen = {}
+    for engine in ("batched", "recorded"):
+        own, recorder = algorithm(engine), Recorder()
+        for step in range(meta_steps):
+            own.meta_step(method, tasks, [fold + 10 * step for fold in range(len(tasks))], recorder)
+        seen[engine] = recorder.seen
+    assert kinds(own)
+    assert all(kind.play is not None for kind in kinds(own))
+    for (group, found), (other, expected) in zip(seen["recorded"], seen["batched"], strict=True):
+        assert group == other
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule(rule):
+    method = wg.Method(wg.Learner(mlp()), RULES[rule](), wg.Exact(), wg.Leap())
+    tasks = [make_task(mlp, seed) for seed in range(3)]
+    compare(lambda engine: wg.Online(steps=3, tasks=3, engine=engine, chunk=2), method, tasks)
+
+
+@pytest.mark.parametrize("initialiser", INITIALISERS)
+def test_every_initialiser(initialiser):
+    method = wg.Method(wg.Learner(mlp()), wg.SGD(0.1), wg.Exact(), INITIALISERS[initialiser]())
+    tasks = [make_task(mlp, seed) for seed in range(3)]
+    compare(lambda engine: wg.Online(steps=2, tasks=3, engine=engine), method, tasks)
+
+
+@pytest.mark.parametrize("objective", [None, wg.Exact, wg.Approximate, wg.InPlace])
+def test_every_objective_offline(objective):
+    method = wg.Method(wg.Learner(mlp()), wg.SGD(0.1, momentum=0.9), objective and objective(), wg.Leap())
+    tasks = [make_task(mlp, seed) for seed in range(3)]
+    compare(lambda engine: wg.Offline(steps=4, tasks=3, samples=5, engine=engine, chunk=4), method, tasks)
+
+
+def test_unrolled_and_continual():
+    tasks = [make_task(mlp, seed) for seed in range(3)]
+    method = wg.Method(wg.Learner(mlp()), wg.SGD(wg.Learned(0.1)))
+    compare(lambda engine: wg.Unrolled(steps=3, tasks=3, engine=engine), method, tasks)
+    stream = wg.Method(wg.Learner(mlp()), wg.SGD(0.1), wg.InPlace(), wg.MultiTask())
+    compare(lambda engine: wg.Continual(tasks=3, batches=1, engine=engine), stream, tasks)
+
+
+def test_long_unrolling_is_not_recorded():
+    method, algorithm = wg.Method(wg.Learner(mlp()), wg.SGD(0.1)), wg.Unrolled(steps=20, tasks=2, engine="recorded")
+    algorithm.meta_step(method, [make_task(mlp, seed) for seed in range(2)], [0, 1], Recorder())
+    assert kinds(algorithm) == []
+
+
+def test_batch_norm_statistics_move_as_they_do_unrecorded():
+    method = wg.Method(wg.Learner(conv_batch_norm()), wg.SGD(0.1), wg.Exact(), wg.Leap())
+    tasks = [make_task(conv_batch_norm, seed) for seed in range(2)]
+    compare(lambda engine: wg.Online(steps=3, tasks=2, engine=engine), method, tasks)
+
+
+class Scaled(nn.Module):
+    """A model with a number, a constant parameter and, if asked, a decision of its own."""
+
+    def __init__(self, decides: bool = False) -> None:
+        super().__init__()
+        self.body, self.warp = nn.Linear(3, 4), wg.Warp(nn.Linear(4, 2))
+        self.offset = nn.Parameter(torch.ones(2), requires_grad=False)
+        self.temperature = 1.0
+        self.decides = decides
+
+    def forward(self, x):
+        hidden = self.warp(self.body(x).tanh())
+        if self.decides and self.offset.sum() > 0:
+            hidden = 2 * hidden
+        return self.temperature * hidden + self.offset
+
+
+def meta_gradient(algorithm, method):
+    recorder = Recorder()
+    algorithm.meta_step(method, [make_task(mlp, seed) for seed in range(2)], [0, 1], recorder)
+    return recorder.seen[0][1]
+
+
+def check(algorithm, method):
+    expected = meta_gradient(wg.Online(steps=2, tasks=2, engine="batched"), method)
+    found = meta_gradient(algorithm, method)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_changed_settings_and_constants_reach_the_program():
+    module, algorithm = Scaled().double(), wg.Online(steps=2, tasks=2, engine="recorded")
+    method = wg.Method(wg.Learner(module), wg.SGD(0.1), wg.Exact())
+    check(algorithm, method)
+    before = kinds(algorithm)
+    check(algorithm, method)
+    assert kinds(algorithm) == before  # nothing was recorded anew
+    with torch.no_grad():
+        module.offset += 1
+    check(algorithm, method)
+    assert kinds(algorithm) == before  # constants go into a program like all tensors
+    module.temperature = 2.0
+    check(algorithm, method)
+    method.rule.lr = 0.2
+    check(algorithm, method)
+
+
+def test_settings_that_never_rest_are_given_up():
+    module, algorithm = Scaled().double(), wg.Online(steps=2, tasks=2, engine="recorded")
+    method = wg.Method(wg.Learner(module), wg.SGD(0.1), wg.Exact())
+    played = []
+    for step in range(recording.VERSIONS + 2):
+        module.temperature = 1.0 + step
+        check(algorithm, method)
+        played.append(all(kind.play is not None for kind in kinds(algorithm)))
+    assert played == [True] * recording.VERSIONS + [False, False]
+
+
+def test_decisions_on_values_are_not_recorded(caplog):
+    module, algorithm = Scaled(decides=True).double(), wg.Online(steps=2, tasks=2, engine="recorded")
+    method = wg.Method(wg.Learner(module), wg.SGD(0.1), wg.Exact())
+    with caplog.at_level(logging.INFO, logger="warpgrad"):
+        check(algorithm, method)
+    assert "steps are not recorded" in caplog.text
+    with torch.no_grad():
+        module.offset.neg_()
+    check(algorithm, method)
+    assert all(kind.play is None for kind in kinds(algorithm))
+
+
+def test_a_program_with_other_numbers_is_refused(monkeypatch, caplog):
+    def wrong(graph: Graph) -> None:
+        simplify(graph)
+        node = next(node for node in graph.nodes if node.target is torch.ops.aten.tanh.default)
+        node.target = torch.ops.aten.sigmoid.default
+
+    monkeypatch.setattr(recording, "simplify", wrong)
+    method = wg.Method(wg.Learner(Scaled().double()), wg.SGD(0.1), wg.Exact())
+    with caplog.at_level(logging.INFO, logger="warpgrad"):
+        check(wg.Online(steps=2, tasks=2, engine="recorded"), method)
+    assert "numbers of their program differ" in caplog.text
+
+
+def test_a_number_that_is_not_finite_is_named_as_ever():
+    method = wg.Method(wg.Learner(mlp()), wg.SGD(0.1), wg.Exact())
+    algorithm = wg.Online(steps=2, tasks=2, engine="recorded")
+    meta_gradient(algorithm, method)
+    with torch.no_grad():
+        next(iter(method.learner.phi.values())).fill_(float("nan"))
+    messages = []
+    for own in (algorithm, wg.Online(steps=2, tasks=2, engine="loop")):
+        with pytest.raises(wg.NonFiniteError) as caught:
+            meta_gradient(own, method)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
+def test_what_changes_no_number_is_struck_out():
+    graph, aten = Graph(), torch.ops.aten
+    x = graph.placeholder("x")
+    one = graph.call_function(aten.mul.Scalar, (graph.call_function(aten.detach.default, (x,)), 1))
+    twice = graph.call_function(aten.mul.Scalar, (one, 2))
+    again = graph.call_function(aten.mul.Scalar, (x, 2))
+    graph.call_function(aten.neg.default, (x,))
+    graph.output(graph.call_function(aten.add.Tensor, (twice, again)))
+    simplify(graph)
+    assert [str(node.target) for node in graph.nodes] == ["x", "aten.mul.Scalar", "aten.add.Tensor", "output"]
+
+
+def test_views_that_undo_or_repeat_each_other_are_struck_out():
+    def turned(x):
+        again = x.t().t().view(2, 3).view(6).view(3, 2)
+        return again.expand(3, 2).transpose(0, 1).transpose(0, 1) + x.view(6).view(3, 2), x.transpose(0, 1) * 2
+
+    given = torch.randn(2, 3)
+    with torch.no_grad():
+        module = make_fx(turned, tracing_mode="fake")(given)
+    simplify(module.graph)
+    module.recompile()
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(module(given), turned(given), strict=True))
+    left = [str(node.target) for node in module.graph.nodes if node.op == "call_function"]
+    assert left == ["aten.view.default", "aten.add.Tensor", "aten.transpose.int", "aten.mul.Tensor"]

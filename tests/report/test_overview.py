@@ -1,0 +1,119 @@
+"""The page for runs of any experiment."""
+
+import json
+import math
+
+import pytest
+
+from tests.support.report_pages import Parsed, png, write_run
+from warpgrad.errors import WarpgradError
+from warpgrad.report import load_run, mean_interval, run_page
+
+__all__ = ["png"]
+
+
+def test_the_overview_shows_results_curves_settings_and_how_to_repeat_each_number(tmp_path, png):
+    runs = [
+        load_run(write_run(tmp_path / f"{method}-{seed}", method, seed, figure=png))
+        for method in ("Warp-Leap", "Leap")
+        for seed in range(4)
+    ]
+    page = Parsed(run_page(runs).html())
+    assert "omniglot, small preset" in page.text
+    accuracy = mean_interval([[0.5 + seed / 10] for seed in range(4)])
+    assert page.text.count(accuracy.cell(4).split("[")[1].rstrip("]")) == 2
+    # One curve figure (the text metric "phase" is none), and one found figure for each run.
+    assert len(page.all("img")) == 1 + len(runs)
+    assert "median and inter-quartile range of 4 runs per method" in page.text
+    for run in runs:
+        assert run.summary["command"] in page.text
+    for fact in ("0123456789ab", "2.13.0", "hardware.cores", "1 min 15 s", "10 min 00 s", "rule.lr"):
+        assert fact in page.text
+    assert "indicative" not in page.text
+    assert "1 setting of all runs" in page.text
+    assert "2 settings that differ" in page.text
+
+
+def test_several_experiments_stand_in_sections_of_their_own(tmp_path):
+    runs = [
+        load_run(write_run(tmp_path / "a", preset="paper")),
+        load_run(write_run(tmp_path / "b", experiment="surfaces", command=["warpgrad", "run", "a b"])),
+    ]
+    page = Parsed(run_page(runs).html())
+    sections = [attributes["aria-labelledby"] for attributes in page.all("section")]
+    assert sections == ["omniglot-paper-preset", "surfaces-small-preset"]
+    assert "warpgrad run 'a b'" in page.text
+    assert page.text.count("indicative: fewer than 4 meta-seeds") == 2
+
+
+def test_a_bare_summary_is_enough_and_what_is_missing_is_said(tmp_path):
+    folder = write_run(tmp_path / "run", metrics=[])
+    (folder / "summary.json").write_text(
+        json.dumps({"experiment": "e", "method": "m", "preset": "p", "seed": 1, "metrics": {"loss": math.nan}})
+    )
+    page = Parsed(run_page([load_run(folder)]).html())
+    assert page.all("img") == []
+    assert "not recorded" in page.text
+    assert "the command was not recorded" in page.text
+    assert "not finite in 1 of 1 run" in page.text
+
+
+def test_runs_of_unequal_length_and_diverged_ones_are_drawn_and_said(tmp_path):
+    long = [{"step": i, "loss": 10.0 ** (-i / 200)} for i in range(700)]
+    short = [{"step": i, "loss": math.inf if i == 5 else 1.0} for i in range(650)]
+    runs = [
+        load_run(write_run(tmp_path / "a", metrics=long, seed=0)),
+        load_run(write_run(tmp_path / "b", metrics=short, seed=1)),
+        load_run(write_run(tmp_path / "c", method="Leap", metrics=long[:3], seed=1)),
+    ]
+    page = Parsed(run_page(runs).html())
+    assert len(page.all("img")) == 1
+    assert "median and whole range of 1 to 2 runs per method" in page.text
+    assert "Warp-Leap: Only the 650 steps that all runs recorded." in page.text
+    assert "Warp-Leap: 1 value not finite, left as gaps." in page.text
+    assert "Warp-Leap: Each point is the mean of 3 steps." in page.text
+
+
+def test_long_curves_are_averaged_down_and_wide_ones_get_a_logarithmic_axis(tmp_path, png, monkeypatch):
+    drawn = {}
+
+    def record(series, **options):
+        drawn[options["title"]] = (*series, options["log_y"])
+        return png
+
+    monkeypatch.setattr("warpgrad.report.metric_curves.curves", record)
+    metrics = [{"step": i, "wide": 10.0 ** (-i / 200), "narrow": float(i % 3)} for i in range(700)]
+    run_page([load_run(write_run(tmp_path / "a", metrics=metrics))])
+    wide, logarithmic = drawn["wide"]
+    narrow, linear = drawn["narrow"]
+    assert (logarithmic, linear) == (True, False)
+    assert len(wide.x) == len(wide.centre) == 234
+    assert wide.x[:2].tolist() == [1.0, 4.0]
+    assert wide.x[-1] == 699.0
+    assert wide.centre[1] == pytest.approx(sum(10.0 ** (-i / 200) for i in (3, 4, 5)) / 3, rel=1e-14)
+    assert set(narrow.centre[:-1]) == {1.0}
+
+
+def test_many_runs_of_one_seed_are_still_one_seed(tmp_path):
+    runs = [load_run(write_run(tmp_path / str(i), seed=7)) for i in range(5)]
+    assert "indicative: fewer than 4 meta-seeds" in Parsed(run_page(runs).html()).text
+
+
+def test_a_changed_source_tree_is_never_hidden(tmp_path):
+    clean = load_run(write_run(tmp_path / "a"))
+    changed = load_run(write_run(tmp_path / "b", commit="0123456789abcdef+changes"))
+    assert "differs from the commit" not in Parsed(run_page([clean]).html()).text
+    text = Parsed(run_page([clean, changed]).html()).text
+    assert "0123456789ab+changes" in text
+    assert "1 run made from source that differs from the commit." in text
+
+
+def test_a_damaged_figure_is_named(tmp_path):
+    run = load_run(write_run(tmp_path / "run", figure=b"nothing"))
+    with pytest.raises(WarpgradError, match=r"surface\.png: a figure must be the bytes of a PNG or SVG"):
+        run_page([run])
+
+
+def test_no_runs_are_no_report():
+    with pytest.raises(WarpgradError, match="at least one run"):
+        run_page([])

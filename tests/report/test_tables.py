@@ -1,0 +1,88 @@
+"""Tables and images on a page."""
+
+import base64
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.support.report_pages import SVG, Parsed, png
+from warpgrad.errors import WarpgradError
+from warpgrad.report import Column, Figure, Page, Section, Table, Value, mean_interval, paired_difference
+
+__all__ = ["png"]
+
+
+def cells(table):
+    html = Page("t").add(Section("s").add(table)).html()
+    return html[html.index("<tbody>") : html.index("</tbody>")].split("</td>")[:-1]
+
+
+def test_the_best_value_of_a_column_or_row_is_emphasised_as_printed():
+    columns = ["Method", Column("accuracy", best="highest"), Column("loss", best="lowest"), "steps"]
+    rows = [
+        ["a", Value(80.04, digits=1), Value(0.2), Value(9.0)],
+        ["b", Value(79.96, digits=1), Value(0.1), Value(10.0)],
+        ["c", Value(70.0, digits=1), Value(None, paper=0.05), None],
+    ]
+    winners = ["<strong" in cell for cell in cells(Table(columns, rows))]
+    assert winners == [True, False, False, True, True, False, False, False, False]
+    by_row = Table(["tasks", "a", "b"], [["1", Value(1.0), Value(2.0)], ["3", Value(5.0), None]], best_in_row="highest")
+    assert ["<strong" in cell for cell in cells(by_row)] == [False, True, False, False]
+
+
+def test_a_cell_shows_ours_its_interval_the_papers_value_and_the_badge():
+    random = np.random.default_rng(0)
+    few, many = random.normal(80, 1, size=(3, 5)), random.normal(80, 1, size=(6, 5))
+    estimates = [mean_interval(few), mean_interval(many), paired_difference(many + 1, many[::-1])]
+    table = Table(
+        ["Method", "a", "b", "c"],
+        [["row", *(Value.of(e, paper=83.8, digits=1) for e in estimates)]],
+        "Accuracy",
+    )
+    page = Parsed(Page("t").add(Section("s").add(table)).html())
+    for estimate in estimates:
+        interval = estimate.cell(1).split("[")[1].split("]")[0]
+        assert interval in page.text
+    assert page.text.count("paper 83.8") == 2
+    assert page.text.count("paper +83.8") == 1
+    assert sum(attributes.get("class") == "badge" for _, attributes in page.tags) == 1
+    assert "small: 95 % interval, clustered by meta-seed · paper: the published figure" in page.text
+    assert "indicative: fewer than 4 meta-seeds" in page.text
+
+
+def test_the_line_below_a_table_explains_only_what_is_in_it():
+    page = Parsed(Page("t").add(Section("s").add(Table(["a", "b"], [["x", 3]]))).html())
+    assert not any(attributes.get("class") == "legend" for _, attributes in page.tags)
+
+
+def test_a_row_of_the_wrong_length_is_refused():
+    with pytest.raises(WarpgradError, match="table 'T' has 1 cells for 2 columns"):
+        Table(["a", "b"], [["x"]], "T")
+
+
+# Images
+
+
+def test_images_are_embedded_byte_by_byte_at_their_own_size(png):
+    page = Parsed(Page("t").add(Section("s").add(Figure(png, "A line."), Figure(SVG, "A box."))).html())
+    first, second = page.all("img")
+    assert base64.b64decode(first["src"].removeprefix("data:image/png;base64,")) == png
+    assert base64.b64decode(second["src"].removeprefix("data:image/svg+xml;base64,")) == SVG
+    pixels = Image.open(io.BytesIO(png)).size
+    assert (int(first["width"]), int(first["height"])) == (pixels[0] // 2, pixels[1] // 2) == (691, 384)
+
+
+def test_an_image_without_a_stated_resolution_is_shown_pixel_by_pixel():
+    buffer = io.BytesIO()
+    Image.new("RGB", (20, 10)).save(buffer, "png")
+    (image,) = Parsed(Page("t").add(Section("s").add(Figure(buffer.getvalue(), "x"))).html()).all("img")
+    assert (image["width"], image["height"]) == ("20", "10")
+
+
+def test_what_is_no_image_or_says_nothing_is_refused(png):
+    with pytest.raises(WarpgradError, match="PNG or SVG"):
+        Figure(b"GIF89a...", "x")
+    with pytest.raises(WarpgradError, match="alt="):
+        Figure(png, "  ")

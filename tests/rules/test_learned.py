@@ -1,0 +1,203 @@
+"""Meta-SGD, Meta-Curvature and masked descent: their updates and their meta-gradients, against closed forms."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import warpgrad as wg
+from tests.support.problems import Position, Quadratic, Recorder, make_task, mlp, relative_error
+from warpgrad.adaptation.stacked import BatchedAdaptation
+from warpgrad.algorithms import Online, Unrolled
+from warpgrad.algorithms.method import Method
+from warpgrad.errors import WarpgradError
+from warpgrad.keys import generator
+from warpgrad.layers.baselines import MaskNoise
+from warpgrad.objectives import Exact
+from warpgrad.rules.learned import MaskedSGD, MetaCurvature, MetaSGD, sides
+
+START = torch.tensor([0.3, -1.1, 0.7], dtype=torch.float64)
+
+
+def meta_gradients(learner, rule, task, steps):
+    """What Unrolled hands to the meta-optimiser: (θ0, rule)."""
+    seen = Recorder()
+    Unrolled(steps=steps, tasks=1).meta_step(Method(learner, rule), [task], [0], seen)
+    return seen.of("theta0")[0], seen.of("rule")[0]
+
+
+def drawn(shape, *key):
+    return torch.randn(shape, generator=generator(*key), dtype=torch.float64)
+
+
+def test_one_step_of_meta_sgd_has_the_closed_form():
+    """θ1 = θ0 − α∘g with g = A(θ0 − c), r = B(θ1 − d): ∂L/∂α = −g∘r and ∂L/∂θ0 = (I − diag(α)A)ᵀ r."""
+    task = Quadratic(1)
+    rule = MetaSGD(0.2)
+    learner = wg.Learner(Position(START), warp=())
+    rule.prepare(learner.theta0)
+    alpha = torch.tensor([0.1, 0.4, -0.2], dtype=torch.float64)
+    rule.meta["theta"].data.copy_(alpha)
+    theta0, learned = meta_gradients(learner, rule, task, 1)
+    slope = task.a @ (START - task.c)
+    residual = task.b @ (START - alpha * slope - task.d)
+    torch.testing.assert_close(learned["theta"], -slope * residual, rtol=1e-12, atol=0)
+    expected = (torch.eye(3, dtype=torch.float64) - alpha[:, None] * task.a).T @ residual
+    torch.testing.assert_close(theta0["theta"], expected, rtol=1e-12, atol=0)
+
+
+def test_meta_sgd_through_three_steps_is_the_derivative_of_its_definition():
+    task = Quadratic(2)
+    rule = MetaSGD(0.15)
+    theta0, learned = meta_gradients(wg.Learner(Position(START), warp=()), rule, task, 3)
+
+    def definition(theta, alpha):
+        for _ in range(3):
+            theta = theta - alpha * (task.a @ (theta - task.c))
+        return 0.5 * (theta - task.d) @ task.b @ (theta - task.d)
+
+    arguments = (START, torch.full((3,), 0.15, dtype=torch.float64))
+    of_theta, of_alpha = torch.func.grad(definition, argnums=(0, 1))(*arguments)
+    torch.testing.assert_close(theta0["theta"], of_theta, rtol=1e-11, atol=0)
+    torch.testing.assert_close(learned["theta"], of_alpha, rtol=1e-11, atol=0)
+
+
+def test_meta_sgd_begins_as_sgd_with_one_step_size_for_each_entry():
+    rule, plain = MetaSGD(0.1), wg.SGD(0.1)
+    theta = {"w": drawn((4, 3), "w"), "b": drawn((4,), "b")}
+    gradient = {"w": drawn((4, 3), "gw"), "b": drawn((4,), "gb")}
+    rule.prepare(theta)
+    assert {name: value.shape for name, value in rule.meta.items()} == {n: v.shape for n, v in theta.items()}
+    found, expected = (one.update(gradient, {}, theta, one.meta)[0] for one in (rule, plain))
+    for name in theta:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-14, atol=1e-15)
+
+
+@pytest.mark.parametrize("make", [MetaSGD, MetaCurvature])
+def test_what_was_learned_survives_a_second_preparation(make):
+    rule, theta = make(0.1), {"w": drawn((2, 2), "w").float()}
+    rule.prepare(theta)
+    for value in rule.meta.values():
+        value.data.add_(1.0)
+    kept = {name: value.clone() for name, value in rule.meta.items()}
+    rule.prepare({"w": theta["w"].double()})
+    for name, value in rule.meta.items():
+        assert value.dtype == torch.float64
+        assert value.requires_grad
+        assert torch.equal(value, kept[name].double())
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 5), (3, 2, 3, 3)])
+def test_meta_curvature_is_the_kronecker_product_of_its_factors(shape):
+    rule = MetaCurvature(0.3)
+    theta, gradient = {"w": drawn(shape, "w")}, {"w": drawn(shape, "g")}
+    rule.prepare(theta)
+    assert [tuple(value.shape) for value in rule.meta.values()] == [(size, size) for size in sides(theta["w"].shape)]
+    plain = theta["w"] - 0.3 * gradient["w"]
+    torch.testing.assert_close(rule.update(gradient, {}, theta, rule.meta)[0]["w"], plain, rtol=1e-14, atol=1e-15)
+    product = torch.ones(1, 1, dtype=torch.float64)
+    for place, value in enumerate(rule.meta.values()):
+        value.data.copy_(drawn(value.shape, "factor", place))
+        product = torch.kron(product, value.detach())
+    found = rule.update(gradient, {}, theta, rule.meta)[0]["w"]
+    expected = theta["w"] - 0.3 * (product @ gradient["w"].flatten()).reshape(shape)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
+
+
+def test_meta_curvature_through_two_steps_is_the_derivative_of_its_definition():
+    """For a linear regression: W' = W − α M_o G M_iᵀ and b' = b − α M_b g."""
+    model = nn.Linear(3, 2).double()
+    inputs, targets, others, aims = (drawn((6, size), "data", place) for place, size in enumerate((3, 2, 3, 2)))
+    task = wg.SupervisedTask(inputs, targets, F.mse_loss, meta=(others, aims))
+    rule = MetaCurvature(0.2)
+    learner = wg.Learner(model, warp=())
+    rule.prepare(learner.theta0)
+    for place, value in enumerate(rule.meta.values()):
+        value.data.add_(0.3 * drawn(value.shape, "factor", place))
+    theta0, learned = meta_gradients(learner, rule, task, 2)
+
+    def definition(weight, bias, factors):
+        for _ in range(2):
+            residual = 2 * (inputs @ weight.T + bias - targets) / targets.numel()
+            slope, slope_bias = residual.T @ inputs, residual.sum(0)
+            weight = weight - 0.2 * factors["weight/out"] @ slope @ factors["weight/in"].T
+            bias = bias - 0.2 * factors["bias/out"] @ slope_bias
+        return (others @ weight.T + bias - aims).square().mean()
+
+    arguments = (model.weight.detach(), model.bias.detach(), {n: v.detach() for n, v in rule.meta.items()})
+    of_weight, of_bias, of_factors = torch.func.grad(definition, argnums=(0, 1, 2))(*arguments)
+    assert relative_error(theta0, {"weight": of_weight, "bias": of_bias}) < 1e-12
+    assert relative_error(learned, of_factors) < 1e-12
+
+
+@pytest.mark.parametrize("make", [MetaSGD, MetaCurvature])
+def test_stacked_tasks_are_updated_as_single_ones(make):
+    rule = make(0.1)
+    learner = wg.Learner(mlp())
+    method = Method(learner, rule, Exact())
+    for place, value in enumerate(rule.meta.values()):
+        value.data.add_(0.05 * drawn(value.shape, "moved", place))
+    tasks = [make_task(mlp, seed) for seed in range(3)]
+    gradients = {}
+    for engine in ("loop", "batched"):
+        seen = Recorder()
+        Online(steps=2, tasks=3, engine=engine).meta_step(method, tasks, [1, 2, 3], seen)
+        gradients[engine] = seen.of("rule")[0]
+    assert relative_error(gradients["batched"], gradients["loop"]) < 1e-10
+    stack = BatchedAdaptation(learner, rule, tasks, [1, 2, 3])
+    one = wg.Adaptation(learner, rule, tasks[1], 2)
+    found = stack.split(stack.step(stack.start()).after.theta)[1]
+    assert relative_error(found, one.step(one.start()).after.theta) < 1e-12
+
+
+# Masks.
+
+
+def masked(temperature: float = 0.5) -> tuple[MaskedSGD, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    rule = MaskedSGD(0.1, {"w": "noise", "b": "noise"}, temperature=temperature)
+    theta = {"w": drawn((3, 2), "w"), "b": drawn((3,), "b"), "free": drawn((2,), "f"), "noise": drawn((3,), "n")}
+    rule.prepare(theta)
+    rule.meta["noise"].data.copy_(torch.tensor([1.0, -0.5, 0.2]))
+    return rule, theta, {name: drawn(value.shape, "g", name) for name, value in theta.items()}
+
+
+def test_rows_move_by_their_masks_and_the_noise_never_does():
+    rule, theta, gradient = masked()
+    found, _ = rule.update(gradient, {}, theta, rule.meta)
+    mask = 1 / (1 + torch.exp(-(rule.meta["noise"].detach() + theta["noise"]) / 0.5))
+    for row in range(3):
+        torch.testing.assert_close(found["w"][row], theta["w"][row] - 0.1 * mask[row] * gradient["w"][row])
+        torch.testing.assert_close(found["b"][row], theta["b"][row] - 0.1 * mask[row] * gradient["b"][row])
+    torch.testing.assert_close(found["free"], theta["free"] - 0.1 * gradient["free"])
+    assert torch.equal(found["noise"], theta["noise"])
+
+
+def test_a_cold_mask_is_all_or_nothing():
+    rule, theta, gradient = masked(temperature=1e-4)
+    found, _ = rule.update(gradient, {}, theta, rule.meta)
+    adapted = rule.meta["noise"].detach() + theta["noise"] > 0
+    assert 0 < int(adapted.sum()) < 3
+    expected = theta["w"] - 0.1 * adapted.double()[:, None] * gradient["w"]
+    torch.testing.assert_close(found["w"], expected, rtol=1e-14, atol=1e-15)
+
+
+def test_noise_makes_a_row_adapt_with_the_probability_of_its_logit():
+    noise = MaskNoise(200_000).noise.detach()
+    for logit in (-2.0, 0.0, 1.0):
+        probability = 1 / (1 + float(torch.exp(torch.tensor(-logit))))
+        share = float((noise + logit > 0).double().mean())
+        assert abs(share - probability) < 4 * (probability * (1 - probability) / 200_000) ** 0.5
+    x = drawn((2, 3), "x")
+    assert MaskNoise(3)(x) is x
+
+
+def test_masks_that_do_not_fit_are_refused():
+    with pytest.raises(WarpgradError, match="'noise' has not one entry for each row of 'w'"):
+        MaskedSGD(0.1, {"w": "noise"}).prepare({"w": torch.zeros(3, 2), "noise": torch.zeros(2)})
+    with pytest.raises(WarpgradError, match="temperature=0"):
+        MaskedSGD(0.1, {}, temperature=0)
+    for make in (MetaSGD, MetaCurvature):
+        with pytest.raises(WarpgradError, match="greater than 0"):
+            make(0.0)
