@@ -10,6 +10,7 @@ _EXTRAS = {
     **dict.fromkeys(("PIL", "gymnasium", "jinja2", "matplotlib", "rich", "tyro"), "paper"),
     **dict.fromkeys(("optuna", "sqlalchemy"), "sweep"),
     "tensorboard": "tensorboard",
+    **dict.fromkeys(("transformers", "tokenizers"), "text"),
 }
 """Module -> the extra that installs it."""
 
