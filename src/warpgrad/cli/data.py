@@ -3,6 +3,8 @@
 warpgrad data prepare omniglot --download        fetch the published archives, then prepare them
 warpgrad data prepare cifar-fs --source DIR      prepare an archive that is there already
 warpgrad data prepare folder --source DIR        a folder of class folders with one's own pictures
+warpgrad data prepare clinc150                   sentences of 150 intents in 10 domains
+warpgrad data prepare text --source FILE         one's own labelled sentences, CSV or JSONL
 warpgrad data draw                               the invented alphabets that stand in where nothing is prepared
 warpgrad data montage --data cifar-fs            a picture of a data set: a row per class
 """
@@ -21,12 +23,12 @@ import tyro
 
 import warpgrad.data as sets
 from warpgrad.cli.main import parse
-from warpgrad.data.prepared import DRAWN, OMNIGLOT, STORES
+from warpgrad.data.prepared import CLINC, DRAWN, OMNIGLOT, STORES
 from warpgrad.errors import WarpgradError
 from warpgrad.io import write_bytes
 
 if TYPE_CHECKING:
-    from warpgrad.data import ImageStore
+    from warpgrad.data import ImageStore, LabelledText
 
 
 def data(words: list[str]) -> None:
@@ -70,8 +72,25 @@ class FolderArguments:
     """Where the prepared data set goes; data/NAME if not given."""
 
 
+@dataclass(frozen=True)
+class TextArguments:
+    source: Path
+    """A CSV with a header, or a JSONL file with one object a line, in UTF-8."""
+    text_field: str = "text"
+    """What the file calls the sentence."""
+    label_field: str = "label"
+    """What it calls the label."""
+    domain_field: str | None = None
+    """What it calls the domain of a label; `domain` where there is such a field, none otherwise: then labels are split
+    by the seed of a run."""
+    name: str | None = None
+    """What the data set is called; the file's own name if not given."""
+    out: Path | None = None
+    """Where the prepared data set goes; data/NAME if not given."""
+
+
 def prepare(words: list[str]) -> None:
-    """From published files, or from a person's own pictures, to a data set that experiments read."""
+    """From published files, or from a person's own, to a data set that experiments read."""
     table: dict[str, Callable[[list[str]], ImageStore]] = {
         OMNIGLOT: lambda rest: _omniglot(OMNIGLOT, rest),
         "omniglot-fewshot": lambda rest: _omniglot("omniglot-fewshot", rest),
@@ -83,9 +102,13 @@ def prepare(words: list[str]) -> None:
         "tiered-imagenet": lambda rest: _published("tiered-imagenet", rest, lambda: sets.prepare_tiered_imagenet),
         "folder": _folder,
     }
-    names = ", ".join(table)
+    texts: dict[str, Callable[[list[str]], LabelledText]] = {CLINC: _clinc, "text": _text}
+    names = ", ".join((*table, *texts))
     if words and words[0] in ("-h", "--help"):
         print(f"warpgrad data prepare NAME [options], with NAME one of {names}; each has its own --help.")
+        return
+    if words and words[0] in texts:
+        _print_text(texts[words[0]](words[1:]))
         return
     if not words or words[0] not in table:
         found = f"there is no data set '{words[0]}' to prepare" if words else "name the data set to prepare"
@@ -127,6 +150,18 @@ def _folder(words: list[str]) -> ImageStore:
         looked=_lines("classes looked through"),
         progress=_lines("classes prepared"),
     )
+
+
+def _clinc(words: list[str]) -> LabelledText:
+    given: SourceArguments = parse(SourceArguments, words, f"warpgrad data prepare {CLINC}")
+    return sets.prepare_clinc(given.source, given.out or STORES / CLINC)
+
+
+def _text(words: list[str]) -> LabelledText:
+    given: TextArguments = parse(TextArguments, words, "warpgrad data prepare text")
+    name = given.name or given.source.stem
+    fields = sets.Fields(given.text_field, given.label_field, given.domain_field)
+    return sets.prepare_text(given.source, given.out or STORES / name, name=name, fields=fields)
 
 
 def _destination(out: Path | None, name: str) -> Path:
@@ -226,6 +261,17 @@ def _print_summary(store: ImageStore) -> None:
         print(f"{header.name}: {len(store)} {classes}{of}, {usable} with 20 or more")
     print(f"sha256 {header.sha256}")
     print(f"data set: {store.path}")
+
+
+def _print_text(text: LabelledText) -> None:
+    counts = [len(own) for own in text.members()]
+    domains = f" in {len(set(text.domains))} domains" if text.has_domains() else ", no domains to split by"
+    print(f"{text.name}: {len(text.texts)} sentences, {len(text.labels)} labels{domains}")
+    fewest = text.labels[counts.index(min(counts))]
+    outside = f"; {len(text.out_of_scope)} sentences out of scope" if text.out_of_scope else ""
+    print(f"{min(counts)} ('{fewest}') to {max(counts)} sentences of a label{outside}")
+    print(f"sha256 {text.sha256}")
+    print(f"data set: {text.path}")
 
 
 def _lines(what: str) -> Callable[[int, int], None]:

@@ -5,11 +5,11 @@
     plain = merge_transformer(adapted)                   # a model of the very class that was given
 
 A warp ω sits between a projection and the residual sum that it feeds: behind the output projection of the attention
-(`attention`), behind the second projection of the feed-forward block (`feed-forward`), or both. Between the two there is
-nothing but dropout, so a linear warp A h + a merges into the projection, W' = A W and b' = A b + a, and the merged model
-is one that plain transformers loads. A non-linear warp (two layers around a residual) does not: it stays a module, and
-`save_warped` and `load_warped` keep such a model. Warps begin as the identity map, low-rank updates as zero: the warped
-model begins as the one that was given.
+(`attention`), behind the second projection of the feed-forward block (`feed-forward`), or both. Between the two there
+is nothing but dropout, so a linear warp A h + a merges into the projection, W' = A W and b' = A b + a, and the merged
+model is one that plain transformers loads. A non-linear warp (two layers around a residual) does not: it stays a
+module, and `save_warped` and `load_warped` keep such a model. Warps begin as the identity map, low-rank updates as
+zero: the warped model begins as the one that was given.
 
 Nothing here imports transformers before a folder is read.
 """

@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.data.archives import VARIABLE
-from warpgrad.data.prepared import STORES
+from warpgrad.data.prepared import CLINC, STORES
 from warpgrad.data.splits import SPLITS, draw_splits
 from warpgrad.errors import WarpgradError
 from warpgrad.io import write_bytes
 
 FILE = "text.json"
 FORMAT = 1
-CLINC = "clinc150"
 LONGEST = 10_000
 """Characters of a sentence. A longer one is no sentence but a broken file."""
 LARGEST = 1 << 30

@@ -1,8 +1,8 @@
 """Tasks on sentences: tell some labels (intents) apart after K sentences of each.
 
-What the frozen lower layers of the encoder make of a sentence is computed once and kept (`SentenceStates`); a task draws
-from that. A task is a function of (labels, shots, seed). Every adaptation step sees as many sentences of each label as
-of the others, at most `batch_shots`, so that steps on many shots cost no more than on few.
+What the frozen lower layers of the encoder make of a sentence is computed once and kept (`SentenceStates`); a task
+draws from that. A task is a function of (labels, shots, seed). Every adaptation step sees as many sentences of each
+label as of the others, at most `batch_shots`, so that steps on many shots cost no more than on few.
 """
 
 from __future__ import annotations
