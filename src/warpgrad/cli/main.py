@@ -25,6 +25,7 @@ COMMANDS = {
     "list": ("run", "list_experiments"),
     "run": ("run", "run"),
     "evaluate": ("run", "evaluate"),
+    "adapt": ("adapt", "adapt"),
     "report": ("report", "report"),
     "reproduce": ("report", "reproduce"),
     "sweep": ("sweep", "sweep"),
@@ -40,6 +41,7 @@ warpgrad {version}: Warped Gradient Descent
   warpgrad list                    experiments, methods, presets and tables
   warpgrad run EXPERIMENT          meta-train and evaluate; the same command again goes on
   warpgrad evaluate RUN            test a run again, with other test settings if you like
+  warpgrad adapt RUN               adapt a run of text-intents to your own labelled sentences
   warpgrad report RUN...           one self-contained HTML page about some runs
   warpgrad reproduce TABLE         run what is missing of a table of the paper, and build it
   warpgrad sweep EXPERIMENT        search for settings on the validation split; the same command again goes on

@@ -7,7 +7,9 @@ adapted layers to a copy of the whole encoder.
 
 A sentence is the mean of its tokens' last states, scaled to length 1. The head is made from the support set: the logit
 of a class is τ times the cosine to the centroid of its sentences, plus the sentence times a correction that is adapted
-from zero. So it fits any number of classes, and begins as the nearest centroid.
+from zero. So it fits any number of classes, and begins as the nearest centroid. A sentence of the support set itself is
+held against the centroid of the others of its class: against one that it is part of, the loss would be small whatever
+θ is, and there would be nothing to adapt by.
 """
 
 from __future__ import annotations
@@ -163,10 +165,24 @@ class CentroidHead(nn.Module):
 
     def weights(self, support: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
         """(W, b) of the linear layer that the head is for this support set."""
-        if classes > len(self.correction):
-            raise WarpgradError(f"{classes} classes are more than the head has room for ({len(self.correction)}).")
+        self._check(classes)
         weight = self.temperature * centroids(support, labels, classes) + self.correction[:classes]
         return weight, self.bias[:classes]
+
+    def left_out(self, support: Tensor, labels: Tensor, classes: int) -> Tensor:
+        """Logits of the support set, each sentence left out of its own centroid; one that is alone is its centroid."""
+        self._check(classes)
+        members = F.one_hot(labels, classes).to(support.dtype)
+        sums = members.t() @ support
+        alone = (members.sum(0)[labels] == 1).unsqueeze(-1)
+        others = F.normalize(torch.where(alone, support, sums[labels] - support), dim=-1)
+        own = (support * others).sum(-1, keepdim=True)
+        cosines = torch.where(members.bool(), own, support @ F.normalize(sums, dim=-1).t())
+        return self.temperature * cosines + F.linear(support, self.correction[:classes], self.bias[:classes])
+
+    def _check(self, classes: int) -> None:
+        if classes > len(self.correction):
+            raise WarpgradError(f"{classes} classes are more than the head has room for ({len(self.correction)}).")
 
 
 class SentenceClassifier(nn.Module):
@@ -184,14 +200,14 @@ class SentenceClassifier(nn.Module):
         lengths = mask.sum(1)
         order = lengths.argsort()
         parts = []
-        for chosen in order.split(CHUNK):
+        for chosen in torch.split(order, CHUNK):
             longest = int(lengths[chosen].max())
             own = mask[chosen, :longest]
             parts.append(mean_pool(self.upper(inputs_embeds=states[chosen, :longest], attention_mask=own)[0], own))
         return torch.cat(parts)[order.argsort()]
 
     def forward(self, states: Tensor, mask: Tensor, support: Tensor, classes: int) -> Tensor:
-        """Logits of the sentences behind the support set, or of the support set where nothing is behind it.
+        """Logits of the sentences behind the support set; where nothing is behind it, of its own, left out one by one.
 
         Args:
             states: Hidden states of the support set, then of the sentences to classify.
@@ -200,9 +216,9 @@ class SentenceClassifier(nn.Module):
             classes: How many there are.
         """
         sentences = self.embed(states, mask)
-        weight, bias = self.head.weights(sentences[: len(support)], support, classes)
-        asked = sentences[len(support) :] if len(sentences) > len(support) else sentences
-        return F.linear(asked, weight, bias)
+        if len(sentences) == len(support):
+            return self.head.left_out(sentences, support, classes)
+        return F.linear(sentences[len(support) :], *self.head.weights(sentences[: len(support)], support, classes))
 
 
 def _stack(encoder: nn.Module, layers: int) -> tuple[str, int]:

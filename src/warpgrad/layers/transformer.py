@@ -222,7 +222,7 @@ def load_warped(folder: str | Path) -> nn.Module:
     if not (isinstance(family, type) and issubclass(family, transformers.PreTrainedModel)):
         raise WarpgradError(f"{folder / SETTINGS} names no model class of transformers: {kept.get('class')!r}.")
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    model = warp_transformer(cast(Any, family)(config), **kept["warp_transformer"])
+    model: nn.Module = warp_transformer(cast(Any, family)(config), **kept["warp_transformer"])
     model.load_state_dict(load_file(folder / "warped.safetensors"))
     return model.eval()
 
@@ -324,7 +324,7 @@ def _bias(projection: nn.Module) -> Tensor | None:
 def _set(projection: nn.Module, weight: Tensor, bias: Tensor | None) -> None:
     own = weight.t() if hasattr(projection, "nf") else weight
     projection.weight = nn.Parameter(own.detach().clone().contiguous())
-    projection.bias = None if bias is None else nn.Parameter(bias.detach().clone())
+    projection.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach().clone()))
 
 
 def _is_chain(module: nn.Module) -> bool:

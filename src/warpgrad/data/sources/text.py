@@ -131,8 +131,8 @@ def read_rows(source: str | Path, fields: Fields) -> list[tuple[str, str, str]]:
     try:
         content = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise WarpgradError(f"{path} is no text in UTF-8 (line {line}): save it as UTF-8 and try again.") from error
+        where = raw.count(b"\n", 0, error.start) + 1
+        raise WarpgradError(f"{path} is no text in UTF-8 (line {where}): save it as UTF-8 and try again.") from error
     for number, line in enumerate(content.split("\n"), start=1):
         if len(line) > 2 * LONGEST:
             raise WarpgradError(

@@ -77,6 +77,8 @@ class TextConfig(Config):
     """AdamW's step size of fine-tuning; None is the method's own, chosen by the table `text-intents-steps`."""
     tune_steps: PositiveInt = 20
     """Steps of fine-tuning."""
+    tune_head: Literal["centroids", "linear"] = "centroids"
+    """The head of fine-tuning: that of all other methods, or a linear layer that begins at the centroids."""
     penalty: PositiveFloat = 0.1
     """Weight of the squared norm in logistic regression, which contrastive fine-tuning ends with too."""
     split: Literal["test", "validation"] = "test"

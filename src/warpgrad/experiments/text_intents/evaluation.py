@@ -21,7 +21,7 @@ from warpgrad.experiments.text_intents.config import HEADLINE, META, TextConfig
 from warpgrad.experiments.text_intents.methods import CAPACITY, Sentences, classifier, recipe, task_key
 from warpgrad.experiments.text_intents.tuning import Fitted, Head, adapted_by, begun
 from warpgrad.keys import isolated_rng
-from warpgrad.layers.sentences import SentenceClassifier
+from warpgrad.layers.sentences import Encoder, SentenceClassifier
 from warpgrad.model.learner import Learner
 from warpgrad.training.checkpoint import load
 from warpgrad.training.run_directory import newest_checkpoint
@@ -35,7 +35,7 @@ TOGETHER = "all labels at once"
 def evaluate_on_domains(config: TextConfig, data: Sentences, run: Path) -> dict[str, Any]:
     """The result of a run: accuracy on every held-out task, and how well sentences out of scope are told apart."""
     labels = len(data.text.split(config.seed)[config.split])
-    method = trained(config, data, run, max(labels, CAPACITY)) if config.method in META else None
+    method = trained(config, data.encoder, run, max(labels, CAPACITY)) if config.method in META else None
     plain = classifier(config, data.encoder, max(labels, CAPACITY)) if method is None else None
     result: dict[str, Any] = {"metrics": {}, "curves": {}, "seconds_at": {}}
     for shots in config.shots:
@@ -108,9 +108,9 @@ def _domains(config: TextConfig, family: IntentFamily, draw: int) -> dict[str, l
     return {"labels drawn at random": [family.labels[place] for place in sorted(chosen)]}
 
 
-def trained(config: TextConfig, data: Sentences, run: Path, capacity: int = CAPACITY) -> Method:
+def trained(config: TextConfig, encoder: Encoder, run: Path, capacity: int = CAPACITY) -> Method:
     """The method of a run with its best weights. Its head is zero, so it takes any number of classes."""
-    method = recipe(config, data.encoder, capacity).method
+    method = recipe(config, encoder, capacity).method
     path = newest_checkpoint(run)
     state = load(path, method.learner.device)
     stored = state["best"] or state["weights"]
@@ -196,8 +196,7 @@ def _scores(net: SentenceClassifier, head: Head, task: IntentTask) -> dict[str, 
 def auroc(inside: Tensor, outside: Tensor) -> float:
     """The probability that a sentence in scope scores higher than one out of scope; ties count half."""
     scores = torch.cat([inside, outside]).double()
-    ordered, inverse, counts = scores.unique(return_inverse=True, return_counts=True)
-    del ordered
+    _, inverse, counts = torch.unique(scores, return_inverse=True, return_counts=True)
     ranks = (counts.cumsum(0) - (counts - 1) / 2)[inverse]
     above = ranks[: len(inside)].sum() - len(inside) * (len(inside) + 1) / 2
     return float(above / (len(inside) * len(outside)))

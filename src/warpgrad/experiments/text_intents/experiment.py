@@ -63,6 +63,7 @@ _USERS = {
     "rule_lr": ("meta-sgd",),
     "tune_lr": TUNED,
     "tune_steps": TUNED,
+    "tune_head": ("tune-theta", "tune-all", "lora"),
     "penalty": ("contrastive", "logistic"),
 }
 """Settings that mean nothing to the other methods."""

@@ -72,7 +72,7 @@ def open_sentences(config: TextConfig) -> Sentences:
         [*text.texts, *text.out_of_scope],
         partial(encoder.lower, layers=config.layers),
         text.path,
-        f"{encoder.sha256} {config.layers} {LONGEST}",
+        f"{encoder.sha256}/{config.layers}/{LONGEST}",
         _progress,
     )
     return Sentences(text, states, encoder)

@@ -35,7 +35,8 @@ def adapted_by(config: TextConfig, plain: SentenceClassifier, task: IntentTask) 
             for tuned in contrastive(net, task, config.own_tune_lr, config.tune_steps):
                 yield partial(_with_logistic, tuned, task, config.penalty)
         case _:
-            yield from fine_tuned(net, task, config.own_tune_lr, config.tune_steps)
+            tuned_by = fine_tuned if config.tune_head == "centroids" else linearly_tuned
+            yield from tuned_by(net, task, config.own_tune_lr, config.tune_steps)
 
 
 def _with_logistic(net: SentenceClassifier, task: IntentTask, penalty: float) -> tuple[SentenceClassifier, Head]:
@@ -43,7 +44,24 @@ def _with_logistic(net: SentenceClassifier, task: IntentTask, penalty: float) ->
 
 
 def fine_tuned(net: SentenceClassifier, task: IntentTask, lr: float, steps: int) -> Iterator[Fitted]:
-    """AdamW on what requires a gradient in the upper layers, and on the head."""
+    """AdamW on what requires a gradient in the upper layers and on the head, on the loss that all methods adapt by."""
+    optimiser = torch.optim.AdamW(_trainable(net), lr=lr)
+
+    def fitted() -> tuple[SentenceClassifier, Head]:
+        return net, begun(net, task)
+
+    yield fitted
+    for k in range(steps):
+        batch = task.adapt_batch(k)
+        logits = net(batch.states, batch.mask, batch.support, batch.classes)
+        optimiser.zero_grad()
+        torch.autograd.backward(F.cross_entropy(logits, batch.labels))
+        optimiser.step()
+        yield fitted
+
+
+def linearly_tuned(net: SentenceClassifier, task: IntentTask, lr: float, steps: int) -> Iterator[Fitted]:
+    """The same with a linear head of its own, which begins at the centroids and leaves them."""
     weight, bias = (value.clone().requires_grad_() for value in begun(net, task))
     optimiser = torch.optim.AdamW([*_trainable(net.upper), weight, bias], lr=lr)
 
@@ -55,7 +73,7 @@ def fine_tuned(net: SentenceClassifier, task: IntentTask, lr: float, steps: int)
         batch = task.adapt_batch(k)
         loss = F.cross_entropy(F.linear(net.embed(batch.states, batch.mask), weight, bias), batch.labels)
         optimiser.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimiser.step()
         yield fitted
 
@@ -68,7 +86,7 @@ def contrastive(net: SentenceClassifier, task: IntentTask, lr: float, steps: int
     for k in range(steps):
         batch = task.adapt_batch(k)
         optimiser.zero_grad()
-        pair_loss(net.embed(batch.states, batch.mask), batch.labels).backward()
+        torch.autograd.backward(pair_loss(net.embed(batch.states, batch.mask), batch.labels))
         optimiser.step()
         yield net
 
@@ -93,10 +111,10 @@ def logistic(net: SentenceClassifier, task: IntentTask, penalty: float) -> Head:
         optimiser.zero_grad()
         loss = F.cross_entropy(F.linear(sentences, weight, bias), labels, reduction="sum")
         loss = loss + penalty / 2 * weight.square().sum()
-        loss.backward()
+        torch.autograd.backward(loss)
         return loss
 
-    optimiser.step(closure)
+    optimiser.step(closure)  # type: ignore[no-untyped-call]
     return weight.detach(), bias.detach()
 
 
