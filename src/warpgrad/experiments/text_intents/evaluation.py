@@ -70,13 +70,13 @@ def evaluate_on_domains(config: TextConfig, data: Sentences, run: Path) -> dict[
         "query": config.query,
         "shots": list(config.shots),
         "domains": sorted({data.text.domains[label] for label in data.text.split(config.seed)[config.split]}),
-        "tested_at": tested_at(config.own_steps),
+        "tested_at": steps_tested(config.own_steps),
         # Each method is judged at the end of its own steps: at most as many as the settings say.
         "headline_steps": "its own",
     }
 
 
-def tested_at(steps: int) -> list[int]:
+def steps_tested(steps: int) -> list[int]:
     """Steps after which a method that takes so many is tested. Methods that take none stand for every number."""
     if steps == 0:
         return [0, 20]
@@ -143,13 +143,13 @@ def validation_scores(config: TextConfig, data: Sentences, method: Method) -> di
 def _judged(
     config: TextConfig, method: Method | None, plain: SentenceClassifier | None, task: IntentTask
 ) -> dict[str, Any]:
-    """Accuracy after the steps of `tested_at`, processor seconds up to there, and at the end the AUROC."""
+    """Accuracy after the steps of `steps_tested`, processor seconds up to there, and at the end the AUROC."""
     if method is not None:
         points = adapted_points(method, task, config.own_steps)
     else:
         assert plain is not None
         points = adapted_by(config, plain, task)
-    steps = tested_at(config.own_steps)
+    steps = steps_tested(config.own_steps)
     accuracies, seconds, scores, spent, began = [], [], {"accuracy": 0.0}, 0.0, time.process_time()
     for k, fitted in enumerate(points):
         spent += time.process_time() - began
