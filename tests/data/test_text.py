@@ -65,7 +65,7 @@ def test_labels_without_domains_are_split_by_the_seed(tmp_path: Path) -> None:
     text = prepare_text(csv_file(tmp_path / "a.csv", rows(20, 2)), tmp_path / "out")
     splits = text.split(0)
     assert {name: len(own) for name, own in splits.items()} == {"train": 12, "validation": 2, "test": 6}
-    assert sorted(sum(splits.values(), [])) == list(range(20))
+    assert sorted(label for own in splits.values() for label in own) == list(range(20))
     assert text.split(1) != splits
     assert text.split(0) == splits
 
@@ -96,9 +96,7 @@ BAD: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_bad_files_are_refused_in_one_sentence(
-    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_files_are_refused_in_one_sentence(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     raw, message = BAD[what]
     (tmp_path / "bad.csv").write_bytes(raw)
     with pytest.raises(wg.WarpgradError, match=message) as refusal:
@@ -115,18 +113,18 @@ def test_more_that_is_refused(tmp_path: Path) -> None:
     with pytest.raises(wg.WarpgradError, match="cannot be read"):
         prepare_text(tmp_path / "nothing.csv", tmp_path / "out")
     (tmp_path / "a.jsonl").write_text('{"text": "a", "label": "b"}\n[1]\n')
-    with pytest.raises(wg.WarpgradError, match="line 2 of .* is no JSON object"):
+    with pytest.raises(wg.WarpgradError, match=r"line 2 of .* is no JSON object"):
         prepare_text(tmp_path / "a.jsonl", tmp_path / "out")
     (tmp_path / "b.csv").write_text("text,label,domain\na,x,one\nb,x,two\nc,y,one\n")
     with pytest.raises(wg.WarpgradError, match="'x' is in the domains 'one' and 'two'"):
         prepare_text(tmp_path / "b.csv", tmp_path / "out")
-    with pytest.raises(wg.WarpgradError, match="no prepared set of sentences.*prepare clinc150"):
+    with pytest.raises(wg.WarpgradError, match=r"no prepared set of sentences.*prepare clinc150"):
         open_text("clinc150" if not (Path("data") / "clinc150").exists() else str(tmp_path / "clinc150"))
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "text.json").write_text('{"format": 1, "name": "x"}')
     with pytest.raises(wg.WarpgradError, match="is no prepared set of sentences"):
         open_text(str(tmp_path / "out"))
-    with pytest.raises(wg.WarpgradError, match="has no data_full.json"):
+    with pytest.raises(wg.WarpgradError, match=r"has no data_full\.json"):
         prepare_clinc(tmp_path, tmp_path / "clinc")
     few = prepare_text(csv_file(tmp_path / "few.csv", rows(3, 2)), tmp_path / "few")
     with pytest.raises(wg.WarpgradError, match="3 labels; 6 or more are needed"):
@@ -177,7 +175,7 @@ def test_tasks_are_functions_of_their_seed_and_never_judge_what_they_adapt_to(tm
 
 
 def test_a_label_with_one_sentence_where_five_shots_are_asked(tmp_path: Path) -> None:
-    with pytest.raises(wg.WarpgradError, match="the label 'label0' of a has one sentence: 5 shots .* need 6"):
+    with pytest.raises(wg.WarpgradError, match=r"the label 'label0' of a has one sentence: 5 shots .* need 6"):
         family(tmp_path, IntentShape(shots=(5,)), each=1)
 
 
@@ -208,10 +206,8 @@ def test_a_set_of_77_labels_without_domains_is_taken_as_it_is(
     pairs += [(f"{text} please", label) for text, label in pairs[: 13_000 - len(pairs)]]
     csv_file(tmp_path / "bank.csv", [(text.replace('"', ""), label) for text, label in pairs], "sentence,label")
     with pytest.raises(SystemExit) as stop:
-        main(
-            ["data", "prepare", "text", "--source", str(tmp_path / "bank.csv"), "--text-field", "sentence"]
-            + ["--out", str(tmp_path / "bank")]
-        )
+        source, out = str(tmp_path / "bank.csv"), str(tmp_path / "bank")
+        main(["data", "prepare", "text", "--source", source, "--text-field", "sentence", "--out", out])
     assert stop.value.code == 0
     assert "77 labels, no domains to split by" in capsys.readouterr().out
     text = open_text(str(tmp_path / "bank"))

@@ -218,6 +218,7 @@ PROBES = Table(
     ),
     seeds=1,
     preset="small",
+    search=True,
 )
 """What the step sizes of the preset `small` are chosen by: as many trials for each method that has any."""
 
