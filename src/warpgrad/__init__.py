@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Reptile,
     )
     from warpgrad.layers.augmentation import compress, conv_warp, interleave, linear_warp, sized
+    from warpgrad.layers.transformer import merge_transformer, warp_transformer
     from warpgrad.model.learner import Forward, Learner
     from warpgrad.model.partition import Adaptable, Warp
     from warpgrad.objectives import Approximate, Exact, InPlace, Objective, Through
@@ -46,6 +47,7 @@ __getattr__, __dir__ = exports(
         "warpgrad.algorithms.replay": "ReplayBudget ReplayBuffer",
         "warpgrad.initialisers": "FOMAML MAML Fixed GaussianPrior Initialiser Leap MultiTask Reptile",
         "warpgrad.layers.augmentation": "compress conv_warp interleave linear_warp sized",
+        "warpgrad.layers.transformer": "merge_transformer warp_transformer",
         "warpgrad.model.learner": "Forward Learner",
         "warpgrad.model.partition": "Adaptable Warp",
         "warpgrad.objectives": "Approximate Exact InPlace Objective Through",
@@ -108,7 +110,9 @@ __all__ = [
     "evaluate",
     "interleave",
     "linear_warp",
+    "merge_transformer",
     "meta_train",
     "score",
     "sized",
+    "warp_transformer",
 ]

@@ -47,7 +47,7 @@ def adapt(words: list[str]) -> None:
     if given.out.exists():
         raise WarpgradError(f"{given.out} is there already: name another folder with --out.")
     from warpgrad.data.sources.text import Fields
-    from warpgrad.experiments.text_intents.handover import adapt_run
+    from warpgrad.experiments.text_intents.adapting import adapt_run
 
     began = time.monotonic()
     summary = adapt_run(

