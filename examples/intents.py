@@ -2,9 +2,9 @@
 
     python examples/intents.py past.csv new.csv model
 
-`past.csv` has sentences of many labels, ten or more of each: what a pretrained encoder learns to adapt on. `new.csv` has a
-few sentences of each new label. Both have the columns text and label. The folder `model` is one that transformers loads,
-with a script that classifies: it does not need this library.
+`past.csv` has sentences of many labels, ten or more of each: what a pretrained encoder learns to adapt on. `new.csv`
+has a few sentences of each new label. Both have the columns text and label. The folder `model` is one that transformers
+loads, with a script that classifies: it does not need this library.
 """
 
 import sys

@@ -11,8 +11,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-pytest.importorskip("transformers", reason="the extra `text` is not installed")
-
 from tests.support.experiment_runs import Runs, evaluation_of, group_of
 from tests.support.text_encoder import save_tiny_encoder, sentences, write_csv
 from warpgrad.cli.main import main
@@ -31,6 +29,8 @@ from warpgrad.experiments.text_intents.results import result_lines
 from warpgrad.experiments.text_intents.tuning import logistic, pair_loss
 from warpgrad.layers.sentences import CentroidHead, open_encoder
 from warpgrad.layers.transformer import load_warped
+
+pytest.importorskip("transformers", reason="the extra `text` is not installed")
 
 EXPERIMENT = TextIntents()
 TINY: dict[str, Any] = {
