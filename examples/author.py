@@ -32,9 +32,11 @@ Batch = tuple[Tensor, Tensor]
 
 def decoder(width: int = 48, layers: int = 2) -> nn.Module:
     """A GPT-2 from its configuration; nothing is downloaded."""
-    sizes = {"n_embd": width, "n_layer": layers, "n_head": 4, "n_positions": 96}
-    off = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    return GPT2LMHeadModel(GPT2Config(vocab_size=PAD + 1, bos_token_id=END, eos_token_id=END, **sizes, **off))
+    config = GPT2Config(
+        vocab_size=PAD + 1, bos_token_id=END, eos_token_id=END, n_embd=width, n_layer=layers, n_head=4, n_positions=96,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+    return GPT2LMHeadModel(config)
 
 
 def characters(sentences: list[str]) -> Batch:

@@ -56,4 +56,4 @@ def main(past: str, new: str, out: str, encoder: str = MINILM, meta_steps: int =
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    main(past=sys.argv[1], new=sys.argv[2], out=sys.argv[3])

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 import warpgrad as wg
 from warpgrad.cli.main import main
 from warpgrad.data.archives import VARIABLE
-from warpgrad.data.sources.text import Fields, open_text, prepare_clinc, prepare_text
+from warpgrad.data.sources.text import Fields, open_text, prepare_clinc, prepare_text, read_rows
 from warpgrad.data.tasks.intents import IntentFamily, IntentShape, IntentTask, SentenceStates, cached_states
 
 real_clinc = pytest.mark.skipif(
@@ -185,6 +187,20 @@ def test_steps_draw_other_sentences_and_the_same_step_the_same(tmp_path: Path) -
     assert places(0) == places(0)
     assert len({str(places(k)) for k in range(6)}) > 1
     assert task.with_seed(5).adapt_batch(0).labels.tolist() == [0, 0, 1, 1]
+
+
+@given(raw=st.binary(max_size=200), suffix=st.sampled_from([".csv", ".jsonl"]))
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_bytes_are_rows_or_one_sentence(raw: bytes, suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"fuzz{suffix}"
+    path.write_bytes(b"text,label\n" + raw if suffix == ".csv" else raw)
+    found, refusal = [("one", "label", "")], ""
+    try:
+        found = read_rows(path, Fields())
+    except wg.WarpgradError as error:
+        refusal = str(error)
+    assert "\n" not in refusal
+    assert all(text and label for text, label, _ in found)
 
 
 @pytest.mark.real_data

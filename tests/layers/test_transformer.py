@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import warpgrad as wg
 from warpgrad.adaptation.base import Adaptation
+from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.layers.sentences import MINILM, SentenceClassifier, lower_states, open_encoder, put_back, upper_part
 from warpgrad.layers.transformer import (
     LowRank,
@@ -268,6 +272,62 @@ def test_exact_meta_gradient_of_a_small_bert_equals_differences() -> None:
     states = torch.randn(10, 5, 16, generator=draw, dtype=torch.float64)
     mask = (torch.arange(5) < torch.randint(2, 6, (10, 1), generator=draw)).long()
     assert exact_gradient_error(upper_part(model, 2), 16, states, mask) < 1e-6
+
+
+def work(compute: Callable[[], object]) -> int:
+    """Multiplications and additions of matrix products: what a transformer's time goes into, on any machine."""
+    with FlopCounterMode(display=False) as counter:
+        compute()
+    return counter.get_total_flops()
+
+
+def cost_problem() -> tuple[wg.Learner, Adaptation]:
+    """The top two layers of MiniLM's size, and a task that is judged on as many sentences as it adapts to."""
+    model = bert(hidden_size=384, num_hidden_layers=2, num_attention_heads=12, intermediate_size=1536)
+    net = SentenceClassifier(warp_transformer(upper_part(model, 2), rank=8), width=384, capacity=3)
+    learner = wg.Learner(net, start={"head": "zero"})
+    task = Sentences(torch.randn(6, 12, 384), torch.ones(6, 12, dtype=torch.long), classes=3, shots=2)
+    return learner, Adaptation(learner, wg.SGD(0.1), task, 0)
+
+
+def test_an_exact_meta_gradient_costs_at_most_four_and_a_half_inner_ones() -> None:
+    learner, adaptation = cost_problem()
+    start = adaptation.start()
+    with learner.modes_kept():
+        inner = work(lambda: adaptation.step(start))
+        exact = work(lambda: wg.Exact().step(adaptation, start))
+        approximate = work(lambda: wg.Approximate().step(adaptation, start))
+    assert 2 < exact / inner <= 4.5
+    assert 1 < approximate / inner <= 2.3
+
+
+def test_memory_of_algorithm_1_does_not_grow_with_steps() -> None:
+    """What autograd keeps at once, in bytes, is the same for 2 steps and for 6."""
+    learner, adaptation = cost_problem()
+    peaks = []
+    with learner.modes_kept():
+        for steps in (2, 6):
+            alive = peak = 0
+
+            def keep(tensor: Tensor) -> Tensor:
+                nonlocal alive, peak
+                size = tensor.numel() * tensor.element_size()
+                alive += size
+                peak = max(peak, alive)
+                weakref.finalize(tensor, forget, size)
+                return tensor
+
+            def forget(size: int) -> None:
+                nonlocal alive
+                alive -= size
+
+            with torch.autograd.graph.saved_tensors_hooks(
+                lambda tensor: keep(tensor.detach().clone()), lambda kept: kept
+            ):
+                for segment in Trajectory(adaptation, steps, objective=wg.Approximate()):
+                    del segment
+            peaks.append(peak)
+    assert peaks[1] <= 1.05 * peaks[0]
 
 
 @encoder_package

@@ -66,6 +66,8 @@ def evaluate_on_domains(config: TextConfig, data: Sentences, run: Path) -> dict[
         **result,
         "data": data.text.name,
         "data_sha256": data.text.sha256,
+        "encoder": Path(config.encoder).name,
+        "encoder_sha256": data.encoder.sha256,
         "split": config.split,
         "query": config.query,
         "shots": list(config.shots),
