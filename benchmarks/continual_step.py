@@ -28,8 +28,8 @@ import torch
 
 from benchmarks.timing import interleaved
 from warpgrad.algorithms import Algorithm, Offline, Online
-from warpgrad.algorithms.method import Group
-from warpgrad.experiments.continual.experiment import Continual
+from warpgrad.algorithms.method import ParameterGroup
+from warpgrad.experiments.continual.experiment import ContinualLearning
 from warpgrad.experiments.continual.families import SineMixtures
 from warpgrad.experiments.continual.methods import build, family
 from warpgrad.experiments.runner import commit, hardware, versions
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="A record, as JSON.")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    config = Continual().config("paper", tasks=given.tasks)
+    config = ContinualLearning().config("paper", tasks=given.tasks)
     steps = config.steps_per_subtask * config.subtasks
     source = family(config, "train")
     tasks = source.meta_batch(0, given.tasks)
@@ -61,7 +61,7 @@ def main() -> None:
     algorithms: dict[str, tuple[Algorithm, list[Task]]] = {
         "loop": (Online(**size, engine="loop"), tasks),
         "tasks stacked": (Online(**size, engine="batched"), tasks),
-        "recorded": (Online(**size, engine="recorded"), tasks),
+        "recorded": (Online(**size, engine="traced"), tasks),
         "points stacked": (Offline(**size, samples=None, engine="batched"), padded),
     }
     method = build(config)
@@ -69,7 +69,7 @@ def main() -> None:
     found: dict[str, Tensors] = {}
 
     def meta_step(name: str) -> None:
-        def keep(group: Group, gradient: Tensors) -> None:
+        def keep(group: ParameterGroup, gradient: Tensors) -> None:
             if group == "phi":
                 found[name] = gradient
 

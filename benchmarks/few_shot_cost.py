@@ -20,10 +20,10 @@ import torch
 from benchmarks.timing import interleaved
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.allocator import keep_freed_memory
-from warpgrad.data.tasks.episodes import EpisodeFamily, FewShotImages
+from warpgrad.data.tasks.episodes import FewShotFamily, FewShotImages
 from warpgrad.experiments.few_shot.config import COST, METHODS, FewShotConfig
 from warpgrad.experiments.few_shot.experiment import FewShot
-from warpgrad.experiments.few_shot.methods import meta_optimisers, open_data, recipe
+from warpgrad.experiments.few_shot.methods import open_data, recipe
 from warpgrad.keys import fold
 
 REFERENCE = "maml"
@@ -55,9 +55,9 @@ def main() -> None:
 
 def meta_steps(config: FewShotConfig, images: FewShotImages) -> Callable[[], None]:
     """A function that takes one meta-step after the other, as a run would."""
-    tasks = EpisodeFamily(images, "train", config.train_shape)
+    tasks = FewShotFamily(images, "train", config.train_shape)
     chosen = recipe(config, images.store.shape)
-    update = MetaOptimiser(chosen.method, meta_optimisers(config), clip=config.meta_clip)
+    update = MetaOptimiser(chosen.method, chosen.optimiser, clip=chosen.clip)
 
     numbers = count()
 

@@ -18,7 +18,7 @@ from benchmarks.library import Piece
 from benchmarks.timing import MILLI, Spread, Way, interleaved
 from benchmarks.worker_pool import Job, worker_pools
 from benchmarks.workloads import Workload, conv, mlp
-from warpgrad.adaptation.traced import recorded_at_once
+from warpgrad.adaptation.traced import traced_at_once
 from warpgrad.algorithms import Algorithm, Offline, Online, Unrolled
 from warpgrad.algorithms.method import Method
 from warpgrad.objectives import Approximate, Exact, Objective
@@ -71,7 +71,7 @@ def measure(repetitions: int, quick: bool) -> list[Curve]:
     repetitions = min(repetitions, ENOUGH)
     found = []
     # Recording takes as long as all else of a trial, and its times are not looked at.
-    with nullcontext() if quick else recorded_at_once():
+    with nullcontext() if quick else traced_at_once():
         for axis in AXES:
             found += _curves(axis, repetitions, quick)
     return [*found, *_rank_curves(repetitions, quick)]

@@ -14,7 +14,7 @@ from benchmarks.bare import Bare, Weights
 from benchmarks.workloads import Workload
 from warpgrad.algorithms import Algorithm, Continual, Offline, Online
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser
-from warpgrad.algorithms.method import Group, Method
+from warpgrad.algorithms.method import Method, ParameterGroup
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers import Fixed, Initialiser, Leap, MultiTask
 from warpgrad.objectives import Approximate, Exact, InPlace, Objective
@@ -36,11 +36,11 @@ class Piece:
     method: Method
     algorithm: Algorithm
 
-    def gradients(self) -> dict[Group, Tensors]:
+    def gradients(self) -> dict[ParameterGroup, Tensors]:
         """The meta-gradients of one meta-step that changes nothing."""
-        found: dict[Group, Tensors] = {}
+        found: dict[ParameterGroup, Tensors] = {}
 
-        def keep(group: Group, gradient: Tensors) -> None:
+        def keep(group: ParameterGroup, gradient: Tensors) -> None:
             found[group] = gradient
 
         self.algorithm.meta_step(self.method, self.work.tasks, self.work.keys, keep)

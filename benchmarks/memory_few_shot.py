@@ -27,15 +27,15 @@ import torch
 
 from benchmarks.fresh_process import peak_memory
 from warpgrad.algorithms.base import Algorithm
-from warpgrad.algorithms.method import Group, Method
-from warpgrad.data.tasks.episodes import EpisodeTask
+from warpgrad.algorithms.method import Method, ParameterGroup
+from warpgrad.data.tasks.episodes import FewShotTask
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.few_shot.config import PRESETS, FewShotConfig
 from warpgrad.experiments.few_shot.methods import recipe
 from warpgrad.experiments.runner import commit, hardware, versions
 from warpgrad.initialisers import Fixed, Leap
 from warpgrad.io import read_json, write_json
-from warpgrad.report import Block, Code, Column, Figure, Page, Paragraph, Section, Series, Table, curves
+from warpgrad.report import Block, Code, Column, Page, Paragraph, Section, Series, Table, curves
 from warpgrad.report.tables import Cell
 from warpgrad.tensors import Tensors, laid_channels_last
 
@@ -121,7 +121,7 @@ def parts(way: str, config: FewShotConfig, image_size: int) -> tuple[Method, Alg
     return method, chosen.algorithm
 
 
-def random_episode(config: FewShotConfig, image_size: int) -> EpisodeTask:
+def random_episode(config: FewShotConfig, image_size: int) -> FewShotTask:
     shape = config.train_shape
     torch.manual_seed(0)
 
@@ -129,10 +129,10 @@ def random_episode(config: FewShotConfig, image_size: int) -> EpisodeTask:
         images = torch.randn(shape.ways * of_each, 3, image_size, image_size)
         return laid_channels_last(images), torch.arange(shape.ways).repeat_interleave(of_each)
 
-    return EpisodeTask("random images", batch(shape.shots), batch(shape.query), ())
+    return FewShotTask("random images", batch(shape.shots), batch(shape.query), ())
 
 
-def _discard(group: Group, gradient: Tensors) -> None:
+def _discard(group: ParameterGroup, gradient: Tensors) -> None:
     """In place of a meta-optimiser: the weights stay as they are."""
     del group, gradient
 
@@ -151,7 +151,6 @@ def memory_section(path: Path) -> Section:
         raise WarpgradError(f"{path} holds no memory measurement; make it with python -m benchmarks.memory_few_shot.")
     found = _memory_by_method(record)
     series = [Series.line(name, list(own), list(own.values())) for name, own in found.items()]
-    image = curves(series, x_label="K, adaptation steps", y_label="memory of one meta-step, MiB", size=(6.4, 4.0))
     steps = sorted({k for own in found.values() for k in own})
     rows: list[list[Cell]] = [
         [name, *(None if k not in own else round(own[k]) for k in steps)] for name, own in found.items()
@@ -170,7 +169,14 @@ def memory_section(path: Path) -> Section:
     )
     blocks: list[Block] = [
         Paragraph(words),
-        Figure(image, "Peak memory of one meta-step against the number of adaptation steps.", caption),
+        curves(
+            series,
+            x_label="K, adaptation steps",
+            y_label="memory of one meta-step, MiB",
+            size=(6.4, 4.0),
+            alt="Peak memory of one meta-step against the number of adaptation steps.",
+            caption=caption,
+        ),
         Table(columns, rows),
         Code(record["command"], "Measured by"),
     ]

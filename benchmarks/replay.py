@@ -40,7 +40,7 @@ class Replay:
 def measure(repetitions: int, quick: bool) -> Replay:
     """Append a trajectory's points to buffers in memory and on disk, then read them in random order.
 
-    What bites: a scratch file passes through the page cache, so these are times of a machine with memory to spare.
+    Warning: a scratch file passes through the page cache, so these are times of a machine with memory to spare.
     """
     learner = conv(quick).make()
     point = Point(0, learner.start(0), learner.buffers(), {})

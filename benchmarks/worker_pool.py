@@ -32,7 +32,7 @@ from warpgrad.errors import WarpgradError
 from warpgrad.initialisers import Leap
 from warpgrad.objectives import Exact
 from warpgrad.rules import SGD
-from warpgrad.training.distributed import environment_alone, joined, leave
+from warpgrad.training.distributed import current_ranks, environment_alone, leave
 
 PATIENCE = 300.0
 """Seconds in which a worker must have started, or have done a meta-step."""
@@ -109,7 +109,7 @@ def work_for(port: int) -> None:
     """The life of a worker: a rank where torchrun starts it, else a process by itself."""
     torch.set_num_threads(1)
     keep_freed_memory()
-    ranks = joined(torch.device("cpu"))
+    ranks = current_ranks(torch.device("cpu"))
     ready = cache(partial(prepared, ranks=ranks))
     with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rw") as channel:
         _answer(channel, ranks.size)

@@ -16,8 +16,8 @@ import torch
 import warpgrad as wg
 from warpgrad.data.sources.text import Fields, prepare_text, read_rows
 from warpgrad.data.tasks.intents import IntentFamily, IntentShape, IntentTask, SentenceStates
-from warpgrad.layers import SentenceClassifier, hand_over, open_encoder, upper_part
-from warpgrad.layers.sentences import MINILM
+from warpgrad.layers.handover import hand_over
+from warpgrad.layers.sentences import MINILM, SentenceClassifier, open_encoder, upper_part
 
 LAYERS, STEPS, RULE = 2, 3, wg.SGD(lr=1.0)
 

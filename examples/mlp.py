@@ -56,12 +56,9 @@ def main(meta_steps: int = 600) -> dict[str, float]:
     learner = wg.Learner(model, warp="middle")
     before = score(learner)
     wg.meta_train(
-        learner,
+        wg.warp_leap(learner, RULE),
         wg.FunctionFamily(sine_task),
         algorithm=wg.Online(steps=STEPS, tasks=10),
-        rule=RULE,
-        objective=wg.Exact(),
-        initialiser=wg.Leap(),
         optimiser=partial(torch.optim.Adam, lr=3e-3),
         meta_steps=meta_steps,
         seed=SEED,

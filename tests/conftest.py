@@ -6,14 +6,26 @@ import subprocess
 import pytest
 import torch
 
+from tests.support.problems import along_coordinates, along_directions
+
 # The suite uses the cores side by side, and sums keep their order.
 torch.set_num_threads(1)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--tag", help="the tag of a release, which must be the version's")
 
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     """Modules that a test builds draw their weights from a known state."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(params=[along_directions, pytest.param(along_coordinates, marks=pytest.mark.slow)])
+def gradient_error(request):
+    """gradient_error(found, function, parameters): how far a gradient is from central differences of the function."""
+    return request.param
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from warpgrad.algorithms import Algorithm, Continual, Offline, Online, Unrolled
     from warpgrad.algorithms.meta_optimiser import MetaOptimiser
     from warpgrad.algorithms.method import Method
+    from warpgrad.algorithms.recipes import warp_leap, warp_maml, warp_rnn
     from warpgrad.algorithms.replay import ReplayBudget, ReplayBuffer
     from warpgrad.initialisers import (
         FOMAML,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from warpgrad.layers.transformer import merge_transformer, warp_transformer
     from warpgrad.model.learner import Forward, Learner
     from warpgrad.model.partition import Adaptable, Warp
-    from warpgrad.objectives import Approximate, Exact, InPlace, Objective, Through
+    from warpgrad.objectives import Approximate, Exact, InPlace, Objective, UnrolledObjective
     from warpgrad.rules import SGD, Adam, Clip, Learned, Rule
     from warpgrad.tasks import FunctionFamily, SupervisedTask, Task, TaskFamily, TaskList, accuracy
     from warpgrad.training import EarlyStopping, meta_train
@@ -44,13 +45,14 @@ __getattr__, __dir__ = exports(
         "warpgrad.algorithms": "Algorithm Continual Offline Online Unrolled",
         "warpgrad.algorithms.meta_optimiser": "MetaOptimiser",
         "warpgrad.algorithms.method": "Method",
+        "warpgrad.algorithms.recipes": "warp_leap warp_maml warp_rnn",
         "warpgrad.algorithms.replay": "ReplayBudget ReplayBuffer",
         "warpgrad.initialisers": "FOMAML MAML Fixed GaussianPrior Initialiser Leap MultiTask Reptile",
         "warpgrad.layers.augmentation": "compress conv_warp interleave linear_warp sized",
         "warpgrad.layers.transformer": "merge_transformer warp_transformer",
         "warpgrad.model.learner": "Forward Learner",
         "warpgrad.model.partition": "Adaptable Warp",
-        "warpgrad.objectives": "Approximate Exact InPlace Objective Through",
+        "warpgrad.objectives": "Approximate Exact InPlace Objective UnrolledObjective",
         "warpgrad.rules": "SGD Adam Clip Learned Rule",
         "warpgrad.tasks": "FunctionFamily SupervisedTask Task TaskFamily TaskList accuracy",
         "warpgrad.training": "EarlyStopping meta_train",
@@ -97,9 +99,9 @@ __all__ = [
     "Task",
     "TaskFamily",
     "TaskList",
-    "Through",
     "Transition",
     "Unrolled",
+    "UnrolledObjective",
     "Warp",
     "WarpgradError",
     "__version__",
@@ -114,5 +116,8 @@ __all__ = [
     "meta_train",
     "score",
     "sized",
+    "warp_leap",
+    "warp_maml",
+    "warp_rnn",
     "warp_transformer",
 ]

@@ -19,6 +19,11 @@ class WarpgradError(ValueError):
     """Bad input: a model, task, setting, file or device that cannot be used as given.
 
     The message is one sentence for a person. The command line prints it alone and ends with `exit_code`.
+
+    Example:
+        >>> wg.SGD(lr=-1.0)
+        Traceback (most recent call last):
+        warpgrad.errors.WarpgradError: SGD(lr=-1.0): the step size must be greater than 0.
     """
 
     exit_code: ClassVar[int] = 2
@@ -29,9 +34,25 @@ class NonFiniteError(WarpgradError):
 
     It has an exit code of its own: a search tries settings under which training diverges, and has to tell that, which
     is a result, from a full disk or missing data, which is none.
+
+    Example:
+        >>> issubclass(wg.NonFiniteError, wg.WarpgradError)
+        True
     """
 
     exit_code: ClassVar[int] = 3
+
+
+def refuse_if(condition: object, message: str) -> None:
+    """Raise the error with this sentence where an argument cannot be used: the checks of a constructor, one a line."""
+    if condition:
+        raise WarpgradError(message)
+
+
+def require(condition: object, sentence: str) -> None:
+    """Raise a `WarpgradError` with the sentence unless the condition holds."""
+    if not condition:
+        raise WarpgradError(sentence)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Recorded computations: bit for bit those of the stack, and given up wherever they could not be."""
+"""Traced computations: bit for bit those of the stack, and given up wherever they could not be."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import warpgrad as wg
-from tests.algorithms.test_backend import INITIALISERS, RULES
+from tests.algorithms.test_engines import INITIALISERS, RULES
 from tests.support.problems import Recorder, conv_batch_norm, make_task, mlp
 from warpgrad.adaptation import traced as recording
 from warpgrad.adaptation.traced import simplify
@@ -19,26 +19,26 @@ from warpgrad.adaptation.traced import simplify
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    """Everything is recorded when it is first computed."""
+    """Everything is traced when it is first computed."""
     monkeypatch.setattr(recording, "PATIENCE", 1)
 
 
 def kinds(algorithm):
-    """What an algorithm has computed, each with its program or None."""
-    return list(algorithm.engine._programs._kinds.values())
+    """What an algorithm has computed, each with its graph or None."""
+    return list(algorithm.engine._graphs._kinds.values())
 
 
 def compare(algorithm, method, tasks, meta_steps=2):
-    """Meta-gradients of the stack and of the recorded stack, which must have played all it computed."""
+    """Meta-gradients of the stack and of the traced stack, which must have run traced whatever it computed."""
     seen = {}
-    for engine in ("batched", "recorded"):
+    for engine in ("batched", "traced"):
         own, recorder = algorithm(engine), Recorder()
         for step in range(meta_steps):
             own.meta_step(method, tasks, [fold + 10 * step for fold in range(len(tasks))], recorder)
         seen[engine] = recorder.seen
     assert kinds(own)
-    assert all(kind.play is not None for kind in kinds(own))
-    for (group, found), (other, expected) in zip(seen["recorded"], seen["batched"], strict=True):
+    assert all(kind.run is not None for kind in kinds(own))
+    for (group, found), (other, expected) in zip(seen["traced"], seen["batched"], strict=True):
         assert group == other
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[name], expected[name]) for name in expected)
@@ -73,13 +73,13 @@ def test_unrolled_and_continual():
     compare(lambda engine: wg.Continual(tasks=3, batches=1, engine=engine), stream, tasks)
 
 
-def test_long_unrolling_is_not_recorded():
-    method, algorithm = wg.Method(wg.Learner(mlp()), wg.SGD(0.1)), wg.Unrolled(steps=20, tasks=2, engine="recorded")
+def test_long_unrolling_is_not_traced():
+    method, algorithm = wg.Method(wg.Learner(mlp()), wg.SGD(0.1)), wg.Unrolled(steps=20, tasks=2, engine="traced")
     algorithm.meta_step(method, [make_task(mlp, seed) for seed in range(2)], [0, 1], Recorder())
     assert kinds(algorithm) == []
 
 
-def test_batch_norm_statistics_move_as_they_do_unrecorded():
+def test_batch_norm_statistics_move_as_they_do_untraced():
     method = wg.Method(wg.Learner(conv_batch_norm()), wg.SGD(0.1), wg.Exact(), wg.Leap())
     tasks = [make_task(conv_batch_norm, seed) for seed in range(2)]
     compare(lambda engine: wg.Online(steps=3, tasks=2, engine=engine), method, tasks)
@@ -114,17 +114,17 @@ def check(algorithm, method):
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_changed_settings_and_constants_reach_the_program():
-    module, algorithm = Scaled().double(), wg.Online(steps=2, tasks=2, engine="recorded")
+def test_changed_settings_and_constants_reach_the_graph():
+    module, algorithm = Scaled().double(), wg.Online(steps=2, tasks=2, engine="traced")
     method = wg.Method(wg.Learner(module), wg.SGD(0.1), wg.Exact())
     check(algorithm, method)
     before = kinds(algorithm)
     check(algorithm, method)
-    assert kinds(algorithm) == before  # nothing was recorded anew
+    assert kinds(algorithm) == before  # nothing was traced anew
     with torch.no_grad():
         module.offset += 1
     check(algorithm, method)
-    assert kinds(algorithm) == before  # constants go into a program like all tensors
+    assert kinds(algorithm) == before  # constants go into a graph like all tensors
     module.temperature = 2.0
     check(algorithm, method)
     method.rule.lr = 0.2
@@ -132,29 +132,29 @@ def test_changed_settings_and_constants_reach_the_program():
 
 
 def test_settings_that_never_rest_are_given_up():
-    module, algorithm = Scaled().double(), wg.Online(steps=2, tasks=2, engine="recorded")
+    module, algorithm = Scaled().double(), wg.Online(steps=2, tasks=2, engine="traced")
     method = wg.Method(wg.Learner(module), wg.SGD(0.1), wg.Exact())
-    played = []
+    traced = []
     for step in range(recording.VERSIONS + 2):
         module.temperature = 1.0 + step
         check(algorithm, method)
-        played.append(all(kind.play is not None for kind in kinds(algorithm)))
-    assert played == [True] * recording.VERSIONS + [False, False]
+        traced.append(all(kind.run is not None for kind in kinds(algorithm)))
+    assert traced == [True] * recording.VERSIONS + [False, False]
 
 
-def test_decisions_on_values_are_not_recorded(caplog):
-    module, algorithm = Scaled(decides=True).double(), wg.Online(steps=2, tasks=2, engine="recorded")
+def test_decisions_on_values_are_not_traced(caplog):
+    module, algorithm = Scaled(decides=True).double(), wg.Online(steps=2, tasks=2, engine="traced")
     method = wg.Method(wg.Learner(module), wg.SGD(0.1), wg.Exact())
     with caplog.at_level(logging.INFO, logger="warpgrad"):
         check(algorithm, method)
-    assert "steps are not recorded" in caplog.text
+    assert "steps are not traced" in caplog.text
     with torch.no_grad():
         module.offset.neg_()
     check(algorithm, method)
-    assert all(kind.play is None for kind in kinds(algorithm))
+    assert all(kind.run is None for kind in kinds(algorithm))
 
 
-def test_a_program_with_other_numbers_is_refused(monkeypatch, caplog):
+def test_a_graph_with_other_numbers_is_refused(monkeypatch, caplog):
     def wrong(graph: Graph) -> None:
         simplify(graph)
         node = next(node for node in graph.nodes if node.target is torch.ops.aten.tanh.default)
@@ -163,13 +163,13 @@ def test_a_program_with_other_numbers_is_refused(monkeypatch, caplog):
     monkeypatch.setattr(recording, "simplify", wrong)
     method = wg.Method(wg.Learner(Scaled().double()), wg.SGD(0.1), wg.Exact())
     with caplog.at_level(logging.INFO, logger="warpgrad"):
-        check(wg.Online(steps=2, tasks=2, engine="recorded"), method)
-    assert "numbers of their program differ" in caplog.text
+        check(wg.Online(steps=2, tasks=2, engine="traced"), method)
+    assert "numbers of their graph differ" in caplog.text
 
 
 def test_a_number_that_is_not_finite_is_named_as_ever():
     method = wg.Method(wg.Learner(mlp()), wg.SGD(0.1), wg.Exact())
-    algorithm = wg.Online(steps=2, tasks=2, engine="recorded")
+    algorithm = wg.Online(steps=2, tasks=2, engine="traced")
     meta_gradient(algorithm, method)
     with torch.no_grad():
         next(iter(method.learner.phi.values())).fill_(float("nan"))

@@ -12,7 +12,7 @@ import warpgrad as wg
 from tests.support import ROOT
 from tests.support.problems import Recorder, make_task, mlp, relative_error
 from warpgrad.adaptation.stacked import BatchedAdaptation
-from warpgrad.adaptation.traced import recorded_at_once
+from warpgrad.adaptation.traced import traced_at_once
 from warpgrad.adaptation.trajectory import Segment, Trajectory
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers import Initialiser
@@ -124,8 +124,8 @@ def test_the_objective_of_the_guide_keeps_snapshots_in_every_engine() -> None:
     exec(snippet, names)
     tasks = [make_task(mlp, seed) for seed in (1, 2)]
     found = {}
-    with recorded_at_once():
-        for engine in ("loop", "batched", "recorded", "plain"):
+    with traced_at_once():
+        for engine in ("loop", "batched", "traced", "plain"):
             torch.manual_seed(0)
             objective = wg.Exact() if engine == "plain" else names["Steady"]()
             recorder = Recorder()
@@ -133,7 +133,7 @@ def test_the_objective_of_the_guide_keeps_snapshots_in_every_engine() -> None:
             algorithm.meta_step(wg.Method(wg.Learner(mlp()), wg.SGD(RATE), objective), tasks, [0, 1], recorder)
             (found[engine],) = recorder.of("phi")
     assert relative_error(found["batched"], found["loop"]) < 1e-10
-    assert relative_error(found["recorded"], found["loop"]) < 1e-10
+    assert relative_error(found["traced"], found["loop"]) < 1e-10
     assert relative_error(found["plain"], found["loop"]) > 1e-4
 
 

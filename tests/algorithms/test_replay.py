@@ -80,7 +80,7 @@ def test_too_many_bytes_are_refused_before_anything_is_written(tmp_path):
 
 
 def test_offline_on_disk_equals_offline_in_memory(tmp_path):
-    from problems import Recorder, make_task, mlp
+    from tests.support.problems import Recorder, make_task, mlp
 
     method = wg.Method(wg.Learner(mlp()), wg.SGD(0.1, momentum=0.9), wg.Exact(), wg.Leap())
     tasks = [make_task(mlp, seed) for seed in range(2)]

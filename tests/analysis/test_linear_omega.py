@@ -13,7 +13,7 @@ from torch.func import functional_call
 import warpgrad as wg
 from tests.support.geometry_problems import Residual, Vector, close, double_precision, draw, regression
 from warpgrad.adaptation.base import Adaptation
-from warpgrad.analysis import flattened, ideal_step, is_positive_definite, linear_omega, metric_inverse, unflattened
+from warpgrad.analysis import as_vector, from_vector, ideal_step, is_positive_definite, linear_omega, metric_inverse
 from warpgrad.errors import WarpgradError
 
 __all__ = ["double_precision"]
@@ -45,7 +45,7 @@ def test_warped_model_at_theta_is_the_plain_model_at_omega_of_theta() -> None:
     x = draw(7, 3, key="x")
     for key in range(3):
         theta = {name: draw(*value.shape, key=f"{name}{key}") for name, value in learner.theta0.items()}
-        gamma = unflattened(omega(flattened(theta)), dict(plain.named_parameters()))
+        gamma = from_vector(omega(as_vector(theta)), dict(plain.named_parameters()))
         close(functional_call(plain, gamma, (x,)), learner.bind(theta, {})(x), 1e-12)
 
 
@@ -54,20 +54,20 @@ def test_adaptation_under_linear_warps_is_the_ideal_step_of_the_plain_model() ->
     omega, x, y = linear_omega(learner), *task.adapt_batch(0)
 
     def native(gamma: Tensor) -> Tensor:
-        return F.mse_loss(functional_call(plain, unflattened(gamma, dict(plain.named_parameters())), (x,)), y)
+        return F.mse_loss(functional_call(plain, from_vector(gamma, dict(plain.named_parameters())), (x,)), y)
 
     adaptation = Adaptation(learner, wg.SGD(alpha), task, key=0)
     point = adaptation.start()
     for _ in range(3):
-        ideal = ideal_step(native, omega, flattened(point.theta), alpha)
+        ideal = ideal_step(native, omega, as_vector(point.theta), alpha)
         point = adaptation.step(point).after
-        close(omega(flattened(point.theta)), ideal, 1e-12)
+        close(omega(as_vector(point.theta)), ideal, 1e-12)
 
 
 def test_metric_of_linear_warps_is_block_diagonal_and_the_same_everywhere() -> None:
     model = nn.Sequential(nn.Linear(3, 4), wg.Warp(nn.Linear(4, 4)), nn.Tanh(), nn.Linear(4, 2))
     learner = wg.Learner(model)
-    omega, size = linear_omega(learner), flattened(learner.theta0).numel()
+    omega, size = linear_omega(learner), as_vector(learner.theta0).numel()
     metric = metric_inverse(omega, draw(size, key="here")).detach()
     assert torch.equal(metric, metric_inverse(omega, draw(size, key="there")).detach())
     block = (model[1].weight @ model[1].weight.mT).detach()
@@ -111,8 +111,8 @@ def test_no_explicit_omega_is_an_error_that_names_why(model: Callable[[], nn.Mod
 
 def test_flattening_goes_back_and_forth() -> None:
     tensors = {"a": draw(2, 3), "b": draw(4), "c": draw(1, 1, 2)}
-    again = unflattened(flattened(tensors), tensors)
+    again = from_vector(as_vector(tensors), tensors)
     assert list(again) == list(tensors)
     assert all(torch.equal(again[name], value) for name, value in tensors.items())
     with pytest.raises(WarpgradError, match=r"12 numbers is needed, not shape \(11,\)"):
-        unflattened(torch.zeros(11), tensors)
+        from_vector(torch.zeros(11), tensors)

@@ -10,7 +10,7 @@ from warpgrad.data.tasks.episodes import FewShotImages
 from warpgrad.experiments.base import Execution
 from warpgrad.experiments.few_shot.config import COST, TABLES
 from warpgrad.experiments.few_shot.experiment import FewShot
-from warpgrad.experiments.few_shot.methods import Recipe
+from warpgrad.experiments.methods import Recipe
 from warpgrad.training.checkpoint import load
 from warpgrad.training.run_directory import newest_checkpoint
 

@@ -1,4 +1,4 @@
-"""The command line as a person uses it: in processes of its own."""
+"""The command line as a person uses it: in processes of its own, but for the many ways to be refused."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from warpgrad.cli.main import main
 
 TINY = ["--meta-steps", "2", "--steps", "3", "--starts", "2", "--test-surfaces", "3", "--test-starts", "2"]
 
@@ -29,7 +31,7 @@ def run(tmp_path_factory) -> Path:
 
 
 def test_help_and_list_name_everything():
-    assert "warpgrad run EXPERIMENT" in warpgrad().stdout
+    assert "warpgrad run synthetic" in warpgrad().stdout
     listed = warpgrad("list")
     assert listed.returncode == 0
     for word in ("synthetic", "warpgrad", "paper", "small", "synthetic-sweep"):
@@ -114,9 +116,9 @@ def test_reproduce_runs_what_is_missing_and_builds_the_table(tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["fly"], "there is no command 'fly'"),
-        (["run"], "name the experiment"),
-        (["run", "chess"], "there is no experiment 'chess'; choose one of synthetic"),
+        (["fly"], "unrecognized options: fly; choose one of list, run, evaluate"),
+        (["run"], "expected one of {synthetic, omniglot"),
+        (["run", "chess"], "unrecognized options: chess; choose one of synthetic"),
         (["run", "synthetic", "--sed", "3"], "unrecognized options: --sed, 3 (did you mean --seed?)"),
         (["run", "synthetic", "--seed", "three"], "error parsing --seed"),
         (["run", "synthetic", "--form", "round"], "invalid choice 'round' for argument '--form'"),
@@ -129,7 +131,7 @@ def test_reproduce_runs_what_is_missing_and_builds_the_table(tmp_path):
         (["run", "synthetic", "--out", "/dev/null/run"], "cannot write /dev/null/run: Not a directory"),
         (["run", "continual", "--order", "0", "1"], "order=(0, 1) names not each of 5 sub-tasks once"),
         (["run", "continual", "--decay", "2"], "decay=2.0: what is kept of the past is a share, from 0 to 1"),
-        (["evaluate"], "name the run directory"),
+        (["evaluate"], "missing from warpgrad evaluate: RUN The run directory"),
         (["evaluate", "nowhere"], "config.json is missing: is nowhere a run directory?"),
         (["report", "nowhere"], "config.json is missing"),
         (["reproduce", "everything"], "there is no table 'everything'"),
@@ -137,14 +139,25 @@ def test_reproduce_runs_what_is_missing_and_builds_the_table(tmp_path):
         (["reproduce", "synthetic", "--workers", "0"], "workers=0"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(words, sentence, tmp_path):
-    done = warpgrad(*words, cwd=tmp_path)
-    assert done.returncode == 2
-    complaint = [line for line in done.stderr.splitlines() if line.startswith("warpgrad: ")]
-    assert len(complaint) == 1
-    assert sentence in complaint[0]
-    assert "Traceback" not in done.stderr
+def test_bad_input_is_one_sentence_and_exit_code_2(words, sentence, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    assert_one_complaint(capfd.readouterr().err, sentence)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def assert_one_complaint(said: str, sentence: str) -> None:
+    (complaint,) = [line for line in said.splitlines() if line.startswith("warpgrad: ")]
+    assert sentence in complaint
+    assert "Traceback" not in said
+
+
+def test_a_process_leaves_with_the_code_and_the_sentence(tmp_path):
+    done = warpgrad("run", "synthetic", "--steps", "0", cwd=tmp_path)
+    assert done.returncode == 2
+    assert_one_complaint(done.stderr, "steps=0: it must be at least 1")
 
 
 def test_corrupt_runs_are_named_and_nothing_is_lost(run, tmp_path):

@@ -13,6 +13,7 @@ from PIL import Image
 
 import warpgrad.cli.data as commands
 from tests.support.omniglot_archives import SMALL, archives, trees
+from warpgrad.cli.main import dispatch
 from warpgrad.data import ClassImages, data_name, open_prepared, open_store, prepare_omniglot, write
 from warpgrad.data.prepared import TITLES, prepared
 from warpgrad.data.sources.omniglot import CONTENTS, SIZES, prepare_omniglot_few_shot
@@ -46,7 +47,7 @@ def small_store(path: Path, name: str, groups: tuple[str, ...] = ("g", "g", "h")
 
 
 def test_class_folders_through_the_command(birds, capsys):
-    commands.data(["prepare", "folder", "--source", "birds", "--size", "5", "--split-seed", "3"])
+    dispatch(["data", "prepare", "folder", "--source", "birds", "--size", "5", "--split-seed", "3"])
     said = capsys.readouterr()
     store = open_prepared("birds")
     assert store.path == Path("data/birds")
@@ -58,8 +59,8 @@ def test_class_folders_through_the_command(birds, capsys):
     assert "5/5 classes looked through" in said.err
     assert "5/5 classes prepared" in said.err
     with pytest.raises(WarpgradError, match="exists already"):
-        commands.data(["prepare", "folder", "--source", "birds"])
-    commands.data(["prepare", "folder", "--source", "birds", "--name", "grey birds", "--grey", "--out", "g"])
+        dispatch(["data", "prepare", "folder", "--source", "birds"])
+    dispatch(["data", "prepare", "folder", "--source", "birds", "--name", "grey birds", "--grey", "--out", "g"])
     assert open_store(Path("g")).header.name == "grey birds"
     assert open_store(Path("g")).shape == (1, 4, 6)
 
@@ -75,12 +76,12 @@ def test_an_interrupted_command_goes_on(birds, capsys, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(commands, "_lines", stop)
         with pytest.raises(KeyboardInterrupt):
-            commands.data(["prepare", "folder", "--source", "birds"])
+            dispatch(["data", "prepare", "folder", "--source", "birds"])
     assert not Path("data/birds").exists()
     capsys.readouterr()
-    commands.data(["prepare", "folder", "--source", "birds"])
+    dispatch(["data", "prepare", "folder", "--source", "birds"])
     assert "going on with what an interrupted command left in data/.birds.partial" in capsys.readouterr().err
-    commands.data(["prepare", "folder", "--source", "birds", "--out", "unbroken"])
+    dispatch(["data", "prepare", "folder", "--source", "birds", "--out", "unbroken"])
     assert open_store(Path("data/birds")).header == open_store(Path("unbroken")).header
 
 
@@ -96,20 +97,21 @@ def test_an_interrupted_command_goes_on(birds, capsys, monkeypatch):
 )
 def test_every_public_set_says_what_it_needs(name, file):
     with pytest.raises(WarpgradError, match=f"WARPGRAD_DATA is not set: get {file}"):
-        commands.data(["prepare", name])
+        dispatch(["data", "prepare", name])
     with pytest.raises(WarpgradError, match="nowhere does not exist"):
-        commands.data(["prepare", name, "--source", "nowhere"])
+        dispatch(["data", "prepare", name, "--source", "nowhere"])
     with pytest.raises(WarpgradError, match=r"--size|nrecognized"):
-        commands.data(["prepare", name, "--size", "3"])
+        dispatch(["data", "prepare", name, "--size", "3"])
     assert list(Path().iterdir()) == []
 
 
 def test_preparing_lists_what_there_is(capsys):
-    commands.data(["prepare", "--help"])
+    with pytest.raises(SystemExit):
+        dispatch(["data", "prepare", "--help"])
     listed = capsys.readouterr().out
     assert all(name in listed for name in (*TITLES, "folder") if name != "drawn")
-    with pytest.raises(WarpgradError, match="name the data set to prepare; choose omniglot, "):
-        commands.data(["prepare"])
+    with pytest.raises(WarpgradError, match=r"expected one of \{omniglot, "):
+        dispatch(["data", "prepare"])
 
 
 # Montage.
@@ -125,18 +127,18 @@ def test_a_montage_has_a_row_per_class_of_a_split_or_group(capsys):
         (["--alphabet", "g"], "CIFAR-FS, g, 2 classes: page.png", [0, 1]),
         (["--classes", "1"], "CIFAR-FS, train, 1 of 2 classes: page.png", [0]),
     ):
-        commands.data(["montage", *options, *more])
+        dispatch(["data", "montage", *options, *more])
         assert said in capsys.readouterr().out
         with Image.open("page.png") as page:
             shown = np.asarray(page)
         assert shown.shape == (6 * len(rows) + 2, 6 * 2 + 2, 3)
         assert [int(shown[2 + 6 * row, 2, 0]) for row in range(len(rows))] == rows
     with pytest.raises(WarpgradError, match="no group 'x'; it has g, h"):
-        commands.data(["montage", *options, "--group", "x"])
+        dispatch(["data", "montage", *options, "--group", "x"])
     with pytest.raises(WarpgradError, match="no split 'x'; its splits are: test, train"):
-        commands.data(["montage", *options, "--split", "x"])
+        dispatch(["data", "montage", *options, "--split", "x"])
     with pytest.raises(WarpgradError, match="either --group or --split"):
-        commands.data(["montage", *options, "--split", "test", "--group", "g"])
+        dispatch(["data", "montage", *options, "--split", "test", "--group", "g"])
 
 
 # By name.

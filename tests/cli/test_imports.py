@@ -12,23 +12,18 @@ import pytest
 import warpgrad
 import warpgrad.data
 from tests.support import ROOT
+from warpgrad.data.prepared import TITLES
 from warpgrad.errors import WarpgradError, naming_extras
 from warpgrad.experiments import DECLARATIONS, EXPERIMENTS, find_declaration, find_experiment
 
 OPTIONAL = ("PIL", "gymnasium", "jinja2", "matplotlib", "optuna", "rich", "tyro", "tensorboard")
 HELPS = [
-    [],
-    ["list"],
-    *(["run", name, "--help"] for name in DECLARATIONS),
-    *(["sweep", name, "--help"] for name in DECLARATIONS if name != "maze"),
-    ["report", "--help"],
-    ["reproduce", "--help"],
-    ["demo", "--help"],
-    ["data", "prepare", "omniglot", "--help"],
-    ["data", "prepare", "cifar-fs", "--help"],
-    ["data", "prepare", "folder", "--help"],
-    ["data", "draw", "--help"],
-    ["data", "montage", "--help"],
+    ["--help"],
+    ["list", "--help"],
+    *([command, "--help"] for command in ("run", "evaluate", "report", "reproduce", "sweep", "data", "demo")),
+    *([command, name, "--help"] for command in ("run", "sweep") for name in DECLARATIONS),
+    *(["data", command, "--help"] for command in ("prepare", "draw", "montage")),
+    *(["data", "prepare", name, "--help"] for name in (*(name for name in TITLES if name != "drawn"), "folder")),
 ]
 
 
@@ -52,7 +47,7 @@ print([name for name in {OPTIONAL} if name in sys.modules])
     assert python(program) == "[]"
 
 
-def test_help_texts_need_no_torch():
+def test_every_help_text_has_an_example_and_needs_no_torch():
     """Torch takes longer to import than everything else together."""
     program = f"""
 import contextlib, io, sys
@@ -64,7 +59,7 @@ for words in {HELPS}:
             main(words)
         except SystemExit as stop:
             assert stop.code == 0, words
-    assert said.getvalue(), words
+    assert "Example: warpgrad " in said.getvalue(), words
     for name in ("torch", "numpy", "matplotlib", "PIL", "gymnasium", "optuna"):
         assert name not in sys.modules, (words, name)
 """

@@ -71,9 +71,10 @@ def test_main_learns_the_named_parameters_and_no_others(
     seen: list[tuple[wg.Learner, dict[str, torch.Tensor]]] = []
     meta_train = wg.meta_train
 
-    def spy(learner: wg.Learner, *args: Any, **kwargs: Any) -> Any:
+    def spy(method: wg.Learner | wg.Method, *args: Any, **kwargs: Any) -> Any:
+        learner = method.learner if isinstance(method, wg.Method) else method
         seen.append((learner, {key: value.detach().clone() for key, value in learner.module.named_parameters()}))
-        return meta_train(learner, *args, **kwargs)
+        return meta_train(method, *args, **kwargs)
 
     monkeypatch.setattr(wg, "meta_train", spy)
     result = example.main(meta_steps=meta_steps)

@@ -7,7 +7,6 @@ import json
 import math
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 
 import pytest
 import torch
@@ -18,14 +17,15 @@ from torch.utils.flop_counter import FlopCounterMode
 import warpgrad as wg
 from tests.support.omniglot_runs import store, tiny
 from warpgrad.adaptation import traced as recording
+from warpgrad.algorithms.method import Method
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import EXPERIMENTS
-from warpgrad.experiments.base import Config, Execution, Experiment
+from warpgrad.experiments.base import Config, Declaration, Execution, Experiment
 from warpgrad.experiments.estimate import (
     COARSEST,
     FEWEST,
     MOST,
-    Estimate,
+    CostEstimate,
     Sample,
     _changed,
     _extrapolated,
@@ -40,8 +40,9 @@ from warpgrad.experiments.estimate import (
     steps_between,
     validated_in_sample,
 )
+from warpgrad.experiments.methods import Recipe
 from warpgrad.experiments.omniglot.experiment import Omniglot
-from warpgrad.experiments.runner import kept, without_meta_training
+from warpgrad.experiments.runner import meta_trained, without_meta_training
 from warpgrad.training.resources import Flops
 
 __all__ = ["store", "tiny"]
@@ -61,9 +62,7 @@ class ToyConfig(Config):
 class Toy(Experiment[ToyConfig]):
     """Algorithm 2 with momentum, so that entries hold θ and a rule state."""
 
-    name = "toy"
-    methods = ("warp", "none")
-    presets = MappingProxyType({"paper": ToyConfig()})
+    declaration = Declaration("toy", "nowhere", "for the tests", ("warp", "none"), {"paper": ToyConfig()})
 
     def train(self, config: ToyConfig, execution: Execution) -> int:
         if config.method == "none":
@@ -71,21 +70,19 @@ class Toy(Experiment[ToyConfig]):
         torch.manual_seed(config.seed)
         learner = wg.Learner(nn.Sequential(nn.Linear(3, 5), wg.Warp(nn.Linear(5, 5)), nn.Linear(5, 1)))
         tasks = [wg.SupervisedTask(torch.randn(8, 3), torch.randn(8, 1), F.mse_loss, batch_size=4) for _ in range(4)]
-        records = wg.meta_train(
-            learner,
+        algorithm = wg.Offline(
+            steps=config.steps, tasks=config.meta_batch, samples=config.samples, share=config.share, engine="loop"
+        )
+        method = Method(learner, wg.SGD(0.01, momentum=0.9), wg.Exact())
+        return meta_trained(
+            self,
+            config,
+            execution,
+            Recipe(method, algorithm, partial(torch.optim.SGD, lr=0.01)),
             wg.TaskList(tasks),
-            algorithm=wg.Offline(
-                steps=config.steps, tasks=config.meta_batch, samples=config.samples, share=config.share, engine="loop"
-            ),
-            rule=wg.SGD(0.01, momentum=0.9),
-            objective=wg.Exact(),
-            optimiser=partial(torch.optim.SGD, lr=0.01),
-            meta_steps=config.meta_steps,
             validate=lambda learner: {"score": 1.0},
             validate_every=config.validate_every or 10**9,
-            **kept(self, config, execution),
         )
-        return len(records)
 
     def evaluate(self, config, directory):
         raise NotImplementedError
@@ -202,7 +199,7 @@ def test_tests_on_the_way_are_paid_for_too():
 
 def test_samples_record_at_once_and_leave_patience_as_it_was():
     patience = recording.PATIENCE
-    with recording.recorded_at_once():
+    with recording.traced_at_once():
         assert recording.PATIENCE == 0
     assert recording.PATIENCE == patience > 0
 
@@ -243,7 +240,7 @@ def test_a_line_through_two_samples_never_starts_below_zero():
 
 
 def test_a_cluster_is_as_fast_as_its_rate_and_the_largest_share():
-    known = Estimate(100, 5, 1.0, 100.0, 1, 0, 0, False, 2e9, False)
+    known = CostEstimate(100, 5, 1.0, 100.0, 1, 0, 0, False, 2e9, False)
     assert known.cluster_seconds(1e9) == pytest.approx(200.0)
     assert known.cluster_seconds(1e9, 2) == pytest.approx(120.0)  # 3 of 5 tasks
     assert known.cluster_seconds(1e9, 5) == known.cluster_seconds(1e9, 50) == pytest.approx(40.0)

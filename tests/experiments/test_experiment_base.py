@@ -15,6 +15,7 @@ from warpgrad.experiments import EXPERIMENTS
 from warpgrad.experiments.base import (
     Bound,
     Config,
+    Declaration,
     Execution,
     Experiment,
     Group,
@@ -41,11 +42,7 @@ class PlainConfig(Config):
 class Plain(Experiment[PlainConfig]):
     """The least that an experiment has to say."""
 
-    name = "plain"
-    section = "nowhere"
-    summary = "for the tests"
-    methods = ("new", "old")
-    presets = {"paper": PlainConfig()}  # noqa: RUF012
+    declaration = Declaration("plain", "nowhere", "for the tests", ("new", "old"), {"paper": PlainConfig()})
 
     def train(self, config: PlainConfig, execution: Execution) -> int:
         raise NotImplementedError

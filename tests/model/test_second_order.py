@@ -18,7 +18,7 @@ from warpgrad.model.second_order.batch_norm import BatchNorm
 from warpgrad.model.second_order.convolution import Convolution
 from warpgrad.model.second_order.pooling import MaxPool2d
 from warpgrad.objectives import Exact
-from warpgrad.objectives.unrolled import Through
+from warpgrad.objectives.unrolled import UnrolledObjective
 from warpgrad.rules import SGD
 from warpgrad.tasks.supervised import SupervisedTask
 
@@ -193,6 +193,6 @@ def test_meta_gradients_are_the_same_with_and_without(channels_last):
         adaptation = Adaptation(learner, SGD(0.5), task, 0)
         point = adaptation.step(adaptation.start()).after
         step = Exact().step(adaptation, point)
-        through = adaptation.compute(Through(2), point)
+        through = adaptation.compute(UnrolledObjective(2), point)
         found.append((step.phi, step.transition.after.theta, through.theta0, through.phi))
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)

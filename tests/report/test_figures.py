@@ -43,17 +43,17 @@ def test_a_curve_its_band_and_its_reference_have_the_colour_of_their_method():
     x = np.arange(20.0)
     warp, leap = appearances(["Warp-Leap", "Leap"]).values()
     alone = curves([Series.line("Leap", x, x)], x_label="", y_label="")
-    assert colour_count(alone, leap.colour) > 500
-    assert colour_count(alone, warp.colour) == 0
+    assert colour_count(alone.image, leap.colour) > 500
+    assert colour_count(alone.image, warp.colour) == 0
     referred = curves(
         [Series.line("Leap", x, x)], x_label="", y_label="", references=[Reference("p", 9.0, "Warp-Leap")]
     )
-    assert colour_count(referred, warp.colour) > 500
+    assert colour_count(referred.image, warp.colour) > 500
     marked = curves([Series.line("Leap", x, x)], x_label="", y_label="", marks=[Mark("K = $9", 9.0)])
-    assert colour_count(marked, "#59616b") > colour_count(alone, "#59616b") + 200
+    assert colour_count(marked.image, "#59616b") > colour_count(alone.image, "#59616b") + 200
     banded = curves([Series.quartiles("Leap", x, [x, x + 3])], x_label="", y_label="")
     wash = "#" + "".join(f"{round(0.16 * int(leap.colour[i : i + 2], 16) + 0.84 * 255):02x}" for i in (1, 3, 5))
-    assert colour_count(banded, wash) > 20 * colour_count(alone, wash) + 5000
+    assert colour_count(banded.image, wash) > 20 * colour_count(alone.image, wash) + 5000
 
 
 def test_the_same_method_looks_the_same_whatever_else_is_drawn():
@@ -116,7 +116,7 @@ def test_figures_survive_gaps_dollars_and_crowds():
     x = np.arange(30.0)
     gaps = Series.quartiles("costs $5", x, [np.where(x == 7, np.nan, x + 1), x + 2])
     crowd = [Series.line(f"a method with quite a long name, {i}", x, x + i) for i in range(1, 15)]
-    image = curves([gaps, *crowd], x_label="$x", y_label="y", title="$", log_x=False, log_y=True, size=(4.3, 3.1))
+    image = curves([gaps, *crowd], x_label="$x", y_label="y", title="$", log_x=False, log_y=True, size=(4.3, 3.1)).image
     assert Image.open(io.BytesIO(image)).size[1] > 2 * 96 * 3.1
 
 

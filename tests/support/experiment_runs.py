@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from warpgrad.experiments import records
-from warpgrad.experiments.base import Execution, Experiment, Group, Table
+from warpgrad.experiments.base import Execution, Experiment, Group, Results, Table
 from warpgrad.experiments.runner import execute
 from warpgrad.report.runs import load_run
 
@@ -31,7 +31,7 @@ class Runs(dict[str, Path]):
 def on_record(table: Table, groups: list[Group], path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Group]:
     """The groups as they come back from a record; the source need not be committed for it."""
     monkeypatch.setattr(records, "check_commit", lambda *_: None)
-    records.write_record(path, table, "small", groups)
+    records.write_record(path, table, "small", Results(list(groups)))
     return records.read_record(path).groups()
 
 

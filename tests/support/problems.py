@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -66,7 +66,12 @@ INPUTS: dict[Callable[[], nn.Module], tuple[int, ...]] = {
 }
 
 
-def make_task(make: Callable[[], nn.Module], seed: int = 0, batch_size: int | None = 6) -> wg.SupervisedTask:
+def make_task(
+    make: Callable[[], nn.Module],
+    seed: int = 0,
+    batch_size: int | None = 6,
+    kind: type[wg.SupervisedTask] = wg.SupervisedTask,
+) -> wg.SupervisedTask:
     """Regression onto random targets, with other data for the meta-loss."""
     draw = generator(seed, "problem")
     shape = INPUTS[make]
@@ -76,16 +81,8 @@ def make_task(make: Callable[[], nn.Module], seed: int = 0, batch_size: int | No
         return inputs, torch.randn(12, 2, generator=draw, dtype=torch.float64)
 
     inputs, targets = data()
-    return wg.SupervisedTask(
-        inputs,
-        targets,
-        F.mse_loss,
-        batch_size=batch_size,
-        meta=data(),
-        test=data(),
-        seed=seed,
-        name=f"t{seed}",
-    )
+    others = {"meta": data(), "test": data()}
+    return kind(inputs, targets, F.mse_loss, batch_size=batch_size, seed=seed, name=f"t{seed}", **others)
 
 
 class JudgedStart(wg.Exact):
@@ -133,6 +130,43 @@ def relative_error(found: Tensors, expected: Tensors) -> float:
     size = sum(float(expected[name].square().sum()) for name in expected)
     assert size > 0, "the expected gradient vanishes: this comparison would prove nothing"
     return (difference / size) ** 0.5
+
+
+def directional_differences(
+    function: Callable[[], float], parameters: Tensors, directions: Sequence[Tensors], step: float = 1e-5
+) -> Tensor:
+    """The slope of `function` along each direction, by moving all entries of `parameters` together, in place."""
+    kept = {name: value.detach().clone() for name, value in parameters.items()}
+
+    def moved(direction: Tensors, length: float) -> float:
+        for name, value in parameters.items():
+            value.detach().copy_(kept[name] + length * direction[name])
+        return function()
+
+    slopes = [(moved(each, step) - moved(each, -step)) / (2 * step) for each in directions]
+    for name, value in parameters.items():
+        value.detach().copy_(kept[name])
+    return torch.tensor(slopes, dtype=torch.float64)
+
+
+def along_directions(found: Tensors, function: Callable[[], float], parameters: Tensors) -> float:
+    """The relative error of a gradient, seen along eight random directions: a wrong entry shows in all of them."""
+    assert set(found) == set(parameters)
+    directions = [
+        {
+            name: torch.randn(value.shape, generator=generator("direction", place, name), dtype=value.dtype)
+            for name, value in parameters.items()
+        }
+        for place in range(8)
+    ]
+    expected = directional_differences(function, parameters, directions)
+    slopes = torch.stack([sum((found[name] * each[name]).sum() for name in each) for each in directions])
+    return relative_error({"slope": slopes}, {"slope": expected})
+
+
+def along_coordinates(found: Tensors, function: Callable[[], float], parameters: Tensors) -> float:
+    """The relative error of a gradient, entry by entry."""
+    return relative_error(found, central_differences(function, parameters))
 
 
 class Position(nn.Module):

@@ -67,7 +67,9 @@ class Parsed(HTMLParser):
 
 
 def line_figure(**options):
-    return curves([Series.line("Warp-Leap", [0, 1, 2], [3.0, 2.0, 1.0])], x_label="step", y_label="loss", **options)
+    return curves(
+        [Series.line("Warp-Leap", [0, 1, 2], [3.0, 2.0, 1.0])], x_label="step", y_label="loss", **options
+    ).image
 
 
 @pytest.fixture(scope="module")

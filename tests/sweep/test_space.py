@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import subprocess
 import sys
 import types
@@ -12,23 +11,15 @@ import types
 import pytest
 
 from warpgrad.cli import sweep as sweep_commands
+from warpgrad.cli.main import dispatch
 from warpgrad.errors import WarpgradError, naming_extras
 from warpgrad.experiments import EXPERIMENTS
-from warpgrad.experiments.continual.experiment import Continual
+from warpgrad.experiments.continual.experiment import ContinualLearning
 from warpgrad.experiments.omniglot.experiment import Omniglot
 from warpgrad.experiments.search_space import Choices, FloatRange, IntRange
 from warpgrad.experiments.settings_file import read_settings
 from warpgrad.experiments.synthetic.experiment import Synthetic
-from warpgrad.sweep.results import (
-    Outcome,
-    Sweep,
-    best_settings,
-    best_so_far,
-    direction_of,
-    lines,
-    ranked,
-    summary,
-)
+from warpgrad.sweep.results import Sweep, best_settings, direction_of, lines, summary
 from warpgrad.sweep.space import described, read_space, sweep_space, validation_config
 
 SWEPT = ("synthetic", "omniglot", "continual", "few-shot", "multi-shot")
@@ -161,7 +152,7 @@ def test_the_image_experiments_search_filters_widths_and_momentum():
 
 def test_settings_come_from_a_file_in_their_own_types(tmp_path):
     path = written(tmp_path / "c.json", {"lr": 1, "order": [0, 1, 2, 3, 4], "meta_steps": 3, "family": "sine"})
-    settings = read_settings(path, Continual())
+    settings = read_settings(path, ContinualLearning())
     assert settings == {"lr": 1.0, "order": (0, 1, 2, 3, 4), "meta_steps": 3, "family": "sine"}
     assert isinstance(settings["lr"], float)
     optional = written(
@@ -185,16 +176,14 @@ def test_settings_come_from_a_file_in_their_own_types(tmp_path):
 )
 def test_a_bad_settings_file_is_one_sentence(content, sentence, tmp_path):
     with pytest.raises(WarpgradError) as refused:
-        read_settings(written(tmp_path / "c.json", content), Continual())
+        read_settings(written(tmp_path / "c.json", content), ContinualLearning())
     assert sentence in str(refused.value)
     with pytest.raises(WarpgradError, match="is not a file"):
-        read_settings(tmp_path / "none.json", Continual())
+        read_settings(tmp_path / "none.json", ContinualLearning())
 
 
 def test_run_takes_a_file_and_options_win_over_it(tmp_path, monkeypatch, capsys):
     """preset < file < command line; the preset itself may stand in the file."""
-    from warpgrad.cli import run as commands
-
     seen = []
 
     def execute(experiment, config, execution):
@@ -203,8 +192,8 @@ def test_run_takes_a_file_and_options_win_over_it(tmp_path, monkeypatch, capsys)
 
     monkeypatch.setattr("warpgrad.experiments.runner.execute", execute)
     path = str(written(tmp_path / "c.json", {"preset": "small", "meta_lr": 0.5, "hidden": 7}))
-    commands.run(["synthetic", "--config", path])
-    commands.run(["synthetic", f"--config={path}", "--hidden", "9", "--preset", "paper"])
+    dispatch(["run", "synthetic", "--config", path])
+    dispatch(["run", "synthetic", f"--config={path}", "--hidden", "9", "--preset", "paper"])
     small, paper = Synthetic().presets["small"], Synthetic().presets["paper"]
     assert seen == [
         dataclasses.replace(small, meta_lr=0.5, hidden=7),
@@ -216,7 +205,7 @@ def test_run_takes_a_file_and_options_win_over_it(tmp_path, monkeypatch, capsys)
         ({"x": 1}, "'x'"),
     ]:
         with pytest.raises(WarpgradError, match=sentence):
-            commands.run(["synthetic", "--config", str(written(tmp_path / "bad.json", content))])
+            dispatch(["run", "synthetic", "--config", str(written(tmp_path / "bad.json", content))])
     capsys.readouterr()
 
 
@@ -241,29 +230,31 @@ def test_a_direction_that_cannot_be_told_is_asked_for(metric):
         direction_of(metric)
 
 
-def outcome(number, value, **chosen):
-    return Outcome(number, "complete" if value is not None else "failed", chosen or {"meta_lr": 0.1}, value)
+def trial(number, value, **chosen):
+    """What is read of one of Optuna's trials."""
+    state = types.SimpleNamespace(name="FAIL" if value is None else "COMPLETE")
+    return types.SimpleNamespace(number=number, state=state, params=chosen or {"meta_lr": 0.1}, value=value)
 
 
-def test_ranks_best_so_far_and_counts():
-    outcomes = [outcome(0, None), outcome(1, 2.0), outcome(2, 3.0), outcome(3, 1.0), outcome(4, 3.0)]
-    assert [one.number for one in ranked(outcomes, "minimise")] == [3, 1, 2, 4]
-    assert [one.number for one in ranked(outcomes, "maximise")] == [2, 4, 1, 3]
-    least, most = best_so_far(outcomes, "minimise"), best_so_far(outcomes, "maximise")
-    assert math.isnan(least[0])
-    assert (least[1:], most[1:]) == ([2.0, 2.0, 1.0, 1.0], [2.0, 3.0, 3.0, 3.0])
-    assert summary(outcomes) == "4 complete, 1 failed"
+def planned(direction="minimise", **changes):
+    config = dataclasses.replace(Synthetic().config("small", **changes), split="validation")
+    return Sweep(Synthetic(), config, {"meta_lr": FloatRange(1e-4, 0.1)}, "random", "loss/warp", direction)
+
+
+def test_ranks_and_counts():
+    trials = [trial(0, None), trial(1, 2.0), trial(2, 3.0), trial(3, 1.0), trial(4, 3.0)]
+    assert [one.number for one in planned("minimise").ranked(trials)] == [3, 1, 2, 4]
+    assert [one.number for one in planned("maximise").ranked(trials)] == [2, 4, 1, 3]
+    assert summary(trials) == "4 complete, 1 failed"
 
 
 def test_the_best_trial_as_a_file_leaves_split_and_seed_to_the_reader():
-    experiment = Synthetic()
-    config = dataclasses.replace(experiment.config("small", starts=3, seed=5), split="validation")
-    plan = Sweep(experiment, config, {"meta_lr": FloatRange(1e-4, 0.1)}, "random", "loss/warp", "minimise")
-    settings = best_settings(plan, outcome(0, 1.0, meta_lr=0.02))
+    plan = planned(starts=3, seed=5)
+    settings = best_settings(plan, trial(0, 1.0, meta_lr=0.02))
     assert settings == {
         "experiment": "synthetic", "preset": "small", "method": "warpgrad", "starts": 3, "meta_lr": 0.02,
     }  # fmt: skip
-    header, rows = lines(plan, [outcome(1, 0.51234567, meta_lr=0.0312345)])
+    header, rows = lines(plan, [trial(1, 0.51234567, meta_lr=0.0312345)])
     assert (header, rows) == (["trial", "loss/warp (validation)", "meta_lr"], [["trial-0001", "0.5123", "0.03123"]])
 
 
@@ -292,13 +283,13 @@ def test_no_password_reaches_the_page():
         (["synthetic", "--method", "maml"], "no method 'maml'"),
         (["synthetic", "--meta-lr", "0.1"], "nothing to search"),
         (["synthetic", "--sampler", "grid"], "invalid choice 'grid'"),
-        ([], "name the experiment: warpgrad sweep EXPERIMENT"),
+        ([], "expected one of {synthetic, omniglot"),
     ],
 )
 def test_a_bad_sweep_is_one_sentence_and_leaves_nothing(words, sentence, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(WarpgradError) as refused:
-        sweep_commands.sweep(words)
+        dispatch(["sweep", *words])
     assert sentence in str(refused.value)
     assert not list(tmp_path.iterdir())
 
@@ -311,7 +302,7 @@ def test_without_optuna_one_sentence_says_how_to_get_it(tmp_path, monkeypatch):
     sentence = r"optuna is not installed: pip install 'warpgrad\[sweep\]'"
     # `warpgrad.cli.main` names extras around every command.
     with pytest.raises(WarpgradError, match=sentence), naming_extras():
-        sweep_commands.sweep(["synthetic"])
+        dispatch(["sweep", "synthetic"])
     assert not list(tmp_path.iterdir())
 
 

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-import types
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,9 +23,9 @@ import torch
 
 optuna = pytest.importorskip("optuna", reason="needs Optuna: pip install 'warpgrad[sweep]'")
 
-from warpgrad.cli import run as commands  # noqa: E402
-from warpgrad.cli import sweep as sweep_commands  # noqa: E402
-from warpgrad.cli.main import main  # noqa: E402
+from optuna.trial import TrialState  # noqa: E402
+
+from warpgrad.cli.main import dispatch, main  # noqa: E402
 from warpgrad.errors import NonFiniteError, WarpgradError  # noqa: E402
 from warpgrad.experiments.base import Execution  # noqa: E402
 from warpgrad.experiments.multi_shot.experiment import MultiShot  # noqa: E402
@@ -34,12 +33,9 @@ from warpgrad.experiments.runner import execute, python_command  # noqa: E402
 from warpgrad.experiments.search_space import Choices, FloatRange, IntRange  # noqa: E402
 from warpgrad.experiments.settings_file import read_settings  # noqa: E402
 from warpgrad.experiments.synthetic.experiment import Synthetic  # noqa: E402
-from warpgrad.sweep.ownership import Owner  # noqa: E402
-from warpgrad.sweep.page import build_page  # noqa: E402
-from warpgrad.sweep.pruning import Prune  # noqa: E402
-from warpgrad.sweep.results import Places, Sweep, best_settings, ranked  # noqa: E402
-from warpgrad.sweep.samplers import Keyed  # noqa: E402
-from warpgrad.sweep.study import Record, opened  # noqa: E402
+from warpgrad.sweep.page import best_so_far, build_page  # noqa: E402
+from warpgrad.sweep.results import Prune, Sweep, SweepPaths, best_settings, state_of  # noqa: E402
+from warpgrad.sweep.study import open_study, sampler  # noqa: E402
 from warpgrad.sweep.trials import Workers  # noqa: E402
 
 TINY = ["--meta-steps", "2", "--steps", "3", "--starts", "2", "--test-surfaces", "3", "--test-starts", "2"]
@@ -93,10 +89,14 @@ def planned(search="random", seed=0, space=SPACE, meta_steps=20) -> Sweep:
 
 
 @contextmanager
-def recording(root: Path, plan: Sweep, name="study", prune_after=5, address=None):
-    places = Places(root, name)
-    with opened(address or places.database) as storage, Owner(places.directory) as owner:
-        yield Record(plan, name, storage, owner, prune_after), places
+def recording(root: Path, plan: Sweep, name="study", address=None):
+    places = SweepPaths(root, name)
+    with open_study(plan, places, address) as study:
+        yield study, places
+
+
+def complete(study, trial, value: float, seconds: float = 0.0) -> None:
+    study.end(trial, TrialState.COMPLETE, value, seconds=seconds)
 
 
 def drawn(root: Path, plan: Sweep, count: int, together: int = 1) -> list[dict]:
@@ -111,7 +111,7 @@ def drawn(root: Path, plan: Sweep, count: int, together: int = 1) -> list[dict]:
             if len(active) == together or len(tried) == count:
                 for one in reversed(active):
                     chosen = tried[one.number]
-                    record.complete(one, (math.log10(chosen["meta_lr"]) + 2) ** 2 + chosen["hidden"], 0.0)
+                    complete(record, one, (math.log10(chosen["meta_lr"]) + 2) ** 2 + chosen["hidden"])
                 active = []
         assert record.next_trial(count) is None
     return [tried[number] for number in sorted(tried)]
@@ -119,7 +119,7 @@ def drawn(root: Path, plan: Sweep, count: int, together: int = 1) -> list[dict]:
 
 def states(root: Path, plan: Sweep) -> list[str]:
     with recording(root, plan) as (record, _):
-        return [outcome.state for outcome in record.outcomes()]
+        return [state_of(trial) for trial in record.trials()]
 
 
 def test_a_list_is_chosen_kept_shown_and_run_as_it_was_declared(tmp_path):
@@ -134,17 +134,17 @@ def test_a_list_is_chosen_kept_shown_and_run_as_it_was_declared(tmp_path):
             for _ in range(6):
                 trial = record.next_trial(12)
                 tried.append(record.chosen(trial))
-                record.complete(trial, float(len(tried[-1]["widths"])), 0.0)
-            outcomes = record.outcomes()
+                complete(record, trial, float(len(tried[-1]["widths"])))
+            trials = record.trials()
     assert {chosen["widths"] for chosen in tried} == set(widths)
-    assert [outcome.chosen for outcome in outcomes] == tried
-    best = ranked(outcomes, "maximise")[0]
-    assert plan.trial_config(best.chosen).widths == (8, 8, 16)
-    words = python_command(experiment, plan.trial_config(best.chosen), tmp_path / "trial")
+    assert [plan.chosen(trial) for trial in trials] == tried
+    best = plan.ranked(trials)[0]
+    assert plan.trial_config(plan.chosen(best)).widths == (8, 8, 16)
+    words = python_command(experiment, plan.trial_config(plan.chosen(best)), tmp_path / "trial")
     assert words[words.index("--widths") + 1 :][:3] == ["8", "8", "16"]
     places.best.write_text(json.dumps(best_settings(plan, best)))
     assert read_settings(places.best, experiment)["widths"] == (8, 8, 16)
-    page = build_page(plan, outcomes, places, "warpgrad sweep multi-shot").write(places.page).read_text()
+    page = build_page(plan, trials, places, "warpgrad sweep multi-shot").write(places.page).read_text()
     assert "8, 8, 16" in page
 
 
@@ -164,8 +164,8 @@ def test_random_search_is_a_function_of_the_seed_and_the_trial(tmp_path):
 
 def test_logarithmic_ranges_favour_no_decade():
     chosen = optuna.distributions.FloatDistribution(1e-4, 1e-1, log=True)
-    trials = [types.SimpleNamespace(number=number) for number in range(900)]
-    rates = [Keyed("random", 0).sample_independent(None, trial, "meta_lr", chosen) for trial in trials]
+    samplers = [sampler(planned(), number, "meta_lr") for number in range(900)]
+    rates = [one.sample_independent(None, None, "meta_lr", chosen) for one in samplers]
     by_decade = [sum(10**low <= rate < 10 ** (low + 1) for rate in rates) for low in (-4, -3, -2)]
     # 900 draws of probability 1/3: 300 expected, standard deviation 14.1; four of them on either side.
     assert all(abs(count - 300) < 57 for count in by_decade)
@@ -188,13 +188,10 @@ def test_a_trial_is_taken_up_when_its_owner_is_gone_and_not_before(tmp_path):
         unnamed = record.next_trial(5)  # its owner is killed before it has drawn anything
         with recording(tmp_path, plan) as (other, _):
             assert other.next_trial(5).number == 2
-    with recording(tmp_path, plan) as (record, places):
+    with recording(tmp_path, plan) as (record, _):
         assert [record.next_trial(5).number for _ in range(3)] == [0, 1, 2]
-        assert [outcome.state for outcome in record.outcomes()] == ["running"] * 3
-        assert len(list(places.directory.glob(".owner-*"))) == 3
-        record.owner.tidy(record.owners())
-        (own,) = places.directory.glob(".owner-*")
-        assert own.name == f".owner-{record.owner.name}"
+        assert record.next_trial(3) is None
+        assert states(tmp_path, plan) == ["running"] * 3
     with recording(tmp_path, plan) as (record, _):
         chosen = [record.chosen(record.next_trial(2)) for _ in range(2)]
         assert chosen == expected
@@ -203,13 +200,14 @@ def test_a_trial_is_taken_up_when_its_owner_is_gone_and_not_before(tmp_path):
 
 def test_trials_of_another_machine_are_left_to_it_unless_told_otherwise(tmp_path):
     plan = planned()
-    with opened(tmp_path / "shared.db") as storage, Owner(tmp_path / "there") as owner:
-        assert Record(plan, "study", storage, owner, 5).next_trial(1).number == 0
-    with opened(tmp_path / "shared.db") as storage, Owner(tmp_path / "here") as owner:
-        record = Record(plan, "study", storage, owner, 5)
+    address = f"sqlite:///{tmp_path / 'shared.db'}"
+    with recording(tmp_path / "there", plan, address=address) as (record, _):
+        assert record.next_trial(1).number == 0
+    with recording(tmp_path / "here", plan, address=address) as (record, _):
         assert record.next_trial(1) is None
         assert record.next_trial(1, take_over=True).number == 0
-        assert record.owners() == {owner.name}
+    with recording(tmp_path / "there", plan, address=address) as (record, _):
+        assert record.next_trial(1) is None
 
 
 @pytest.mark.parametrize(
@@ -232,34 +230,38 @@ def test_a_study_goes_on_only_as_it_began(other, sentence, tmp_path):
 
 
 def test_foreign_studies_and_bad_addresses_are_refused(tmp_path):
-    with opened(tmp_path / "study.db") as storage:
-        study = optuna.create_study(study_name="study", storage=storage)
-        study.add_trial(optuna.create_trial(value=1.0))
+    study = optuna.create_study(study_name="study", storage=f"sqlite:///{tmp_path / 'study.db'}")
+    study.add_trial(optuna.create_trial(value=1.0))
+    study._storage.remove_session()
     with pytest.raises(WarpgradError, match="was not made by 'warpgrad sweep'"), recording(tmp_path, planned()):
         pass
     for address in ("nonsense", "sqlite:////dev/null/x.db", "postgresql://me:secret@localhost:1/db"):
-        with pytest.raises(WarpgradError, match="storage cannot be opened") as refused, opened(address):
-            pass
+        with pytest.raises(WarpgradError, match="storage cannot be opened") as refused:
+            recording(tmp_path, planned(), address=address).__enter__()
         assert "secret" not in str(refused.value)
     (tmp_path / "broken.db").write_bytes(b"no database" * 100)
-    with pytest.raises(WarpgradError, match="storage cannot be opened"), opened(tmp_path / "broken.db"):
+    with pytest.raises(WarpgradError, match="storage cannot be opened"), recording(tmp_path, planned(), "broken"):
         pass
 
 
-def worked(root, plan, total, *, end="done", workers=2, prune=None, after=5):
+def worked(root, plan, total, *, end="done", workers=2, prune=None):
     said = []
-    with recording(root, plan, prune_after=after) as (record, places):
-        Workers(record, places, say=said.append, prune=prune, command=stand_in(end)).run(total, workers)
-        return record.outcomes(), places, said
+    with recording(root, dataclasses.replace(plan, prune=prune)) as (record, places):
+        Workers(record, say=said.append, command=stand_in(end)).run(total, workers)
+        return record.trials(), places, said
+
+
+def are(trials, state: str, count: int) -> bool:
+    return [state_of(trial) for trial in trials] == [state] * count
 
 
 def test_trials_run_to_the_asked_number_and_on(tmp_path):
     plan = planned()
     outcomes, places, said = worked(tmp_path, plan, 3)
-    assert [outcome.state for outcome in outcomes] == ["complete"] * 3
+    assert are(outcomes, "complete", 3)
     for outcome in outcomes:
-        assert outcome.value == pytest.approx(abs(math.log10(outcome.chosen["meta_lr"]) + 2), rel=1e-12)
-        assert outcome.seconds == 1.5
+        assert outcome.value == pytest.approx(abs(math.log10(outcome.params["meta_lr"]) + 2), rel=1e-12)
+        assert outcome.user_attrs["seconds"] == 1.5
         assert places.trial(outcome.number).is_dir()
     assert len(said) == 3
     more, _, said = worked(tmp_path, plan, 4)
@@ -271,7 +273,8 @@ def test_trials_run_to_the_asked_number_and_on(tmp_path):
 @pytest.mark.parametrize(("end", "words"), [("diverge", "meta-step 3: the loss is nan."), ("nan", "loss/warp is nan")])
 def test_a_diverged_trial_counts_and_says_why(tmp_path, end, words):
     outcomes, _, said = worked(tmp_path, planned(), 2, end=end)
-    assert [(outcome.state, outcome.error, outcome.value) for outcome in outcomes] == [("failed", words, None)] * 2
+    found = [(state_of(trial), trial.user_attrs["error"], trial.value) for trial in outcomes]
+    assert found == [("failed", words, None)] * 2
     assert said[0].endswith(f"failed: {words}")
 
 
@@ -281,7 +284,7 @@ def test_any_other_failure_stops_the_sweep_and_the_trial_is_taken_up_again(tmp_p
         worked(tmp_path, plan, 2, end="break", workers=1)
     assert states(tmp_path, plan) == ["running"]
     outcomes, _, _ = worked(tmp_path, plan, 2)
-    assert [outcome.state for outcome in outcomes] == ["complete"] * 2
+    assert are(outcomes, "complete", 2)
 
 
 def test_a_metric_that_is_not_measured_is_one_sentence(tmp_path):
@@ -296,7 +299,7 @@ def test_an_interrupt_stops_the_runs_and_the_sweep_goes_on_later(tmp_path):
         worked(tmp_path, plan, 2, end="interrupt", workers=1)
     assert (tmp_path / "study" / "trial-0000" / "stopped").exists()
     outcomes, _, _ = worked(tmp_path, plan, 2)
-    assert [outcome.state for outcome in outcomes] == ["complete"] * 2
+    assert are(outcomes, "complete", 2)
 
 
 def test_a_run_that_outlived_its_sweep_is_waited_for(tmp_path):
@@ -311,30 +314,30 @@ def test_a_run_that_outlived_its_sweep_is_waited_for(tmp_path):
     timer.start()
     outcomes, _, _ = worked(tmp_path, plan, 1)
     assert time.monotonic() - began >= 1.0
-    assert [outcome.state for outcome in outcomes] == ["complete"]
+    assert are(outcomes, "complete", 1)
     timer.join()
 
 
 def test_pruned_trials_are_stopped_and_kept(tmp_path):
     """Stand-ins behind the median of the first three would not end by themselves."""
     plan = planned(seed=2, space={"meta_lr": FloatRange(1e-4, 1e-2, log=True)})
-    before, places, _ = worked(tmp_path, plan, 3, prune=Prune(after=3), workers=1, after=3)
+    before, places, _ = worked(tmp_path, plan, 3, prune=Prune(after=3), workers=1)
     median = statistics.median(outcome.value for outcome in before)
-    after, _, said = worked(tmp_path, plan, 8, prune=Prune(after=3), end=f"wait above {median}", workers=1, after=3)
-    assert [outcome.state for outcome in after[:3]] == ["complete"] * 3
-    pruned = [outcome for outcome in after[3:] if outcome.state == "pruned"]
+    after, _, said = worked(tmp_path, plan, 8, prune=Prune(after=3), end=f"wait above {median}", workers=1)
+    assert are(after[:3], "complete", 3)
+    pruned = [outcome for outcome in after[3:] if state_of(outcome) == "pruned"]
     assert pruned
     assert len(pruned) < 5
     complete: list[float] = []
     for outcome in after:
-        loss = abs(math.log10(outcome.chosen["meta_lr"]) + 2)
+        loss = abs(math.log10(outcome.params["meta_lr"]) + 2)
         behind = len(complete) >= 3 and loss > statistics.median(complete)
-        assert outcome.state == ("pruned" if behind else "complete")
-        assert outcome.value == (None if behind else pytest.approx(loss, rel=1e-12))
+        assert state_of(outcome) == ("pruned" if behind else "complete")
+        assert behind or outcome.value == pytest.approx(loss, rel=1e-12)
         complete += [] if behind else [loss]
         assert (places.trial(outcome.number) / "metrics.jsonl").exists()
     assert sum("pruned after 4 meta-steps" in line for line in said) == len(pruned)
-    stopped = [outcome for outcome in pruned if abs(math.log10(outcome.chosen["meta_lr"]) + 2) > median]
+    stopped = [outcome for outcome in pruned if abs(math.log10(outcome.params["meta_lr"]) + 2) > median]
     assert stopped
     assert all((places.trial(outcome.number) / "stopped").exists() for outcome in stopped)
 
@@ -364,10 +367,15 @@ def test_the_page_tells_the_best_and_the_failed(tmp_path):
             trial = record.next_trial(9)
             record.chosen(trial)
             if value is None:
-                record.fail(trial, "the loss is nan & <void>")
+                record.end(trial, TrialState.FAIL, error="the loss is nan & <void>")
             else:
-                record.complete(trial, value, 12.0)
-        outcomes = record.outcomes()
+                complete(record, trial, value, 12.0)
+        outcomes = record.trials()
+    best = best_so_far(plan, [*outcomes[1:], outcomes[0]]).tolist()
+    assert math.isnan(best[0])
+    assert best[1:] == [2.0] * 4
+    turned = dataclasses.replace(plan, direction="maximise")
+    assert best_so_far(turned, outcomes).tolist() == [3.0, 3.0, 3.0, 3.0, 4.0]
     page = build_page(plan, outcomes, places, "warpgrad sweep synthetic --trials 5")
     text = page.html()
     assert text.count("<img") == len(SPACE) + 1
@@ -383,7 +391,7 @@ def command(root: Path, *words: str) -> list[str]:
 
 def test_a_sweep_of_real_runs_from_end_to_end(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    sweep_commands.sweep(command(tmp_path, "--trials", "2", "--workers", "2"))
+    dispatch(["sweep", *command(tmp_path, "--trials", "2", "--workers", "2")])
     said = capsys.readouterr()
     assert "0 of 2 trials made" in said.err
     assert "trial-0001" in said.out
@@ -394,19 +402,18 @@ def test_a_sweep_of_real_runs_from_end_to_end(tmp_path, monkeypatch, capsys):
     assert [config["split"] for config in configs] == ["validation"] * 2
     assert best["meta_lr"] == configs[values.index(min(values))]["meta_lr"]
     assert not {"split", "seed"} & set(best)
-    commands.run(
-        ["synthetic", "--config", str(tmp_path / "s" / "best.json"), "--out", str(tmp_path / "again"), "--quiet"]
-    )
+    best_file, out = str(tmp_path / "s" / "best.json"), str(tmp_path / "again")
+    dispatch(["run", "synthetic", "--config", best_file, "--out", out, "--quiet"])
     again = json.loads((tmp_path / "again" / "config.json").read_text())
     assert (again["split"], again["meta_lr"]) == ("test", best["meta_lr"])
     assert json.loads((tmp_path / "again" / "summary.json").read_text())["steps"] > 0
     capsys.readouterr()
     assert "Best so far" in (tmp_path / "s" / "index.html").read_text()
     kept = {path: path.stat().st_mtime_ns for run in runs for path in run.rglob("*")}
-    sweep_commands.sweep(command(tmp_path, "--trials", "2"))
+    dispatch(["sweep", *command(tmp_path, "--trials", "2")])
     assert "2 of 2 trials made" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for run in runs for path in run.rglob("*")} == kept
-    assert not list((tmp_path / "s").glob(".owner-*"))
+    assert not list((tmp_path / "s").glob(".trial-*"))
 
 
 def test_a_killed_sweep_is_taken_up_and_ends_as_if_it_had_not_been(tmp_path):

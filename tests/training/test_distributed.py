@@ -18,11 +18,10 @@ import warpgrad as wg
 from tests.support import ROOT, distributed_job
 from tests.support.problems import relative_error
 from warpgrad.algorithms.ranks import Ranks
-from warpgrad.cli import run as commands
-from warpgrad.cli.main import LAUNCHERS, main
+from warpgrad.cli.main import LAUNCHERS, dispatch, main
 from warpgrad.experiments.reproduction import started
 from warpgrad.training import checkpoint
-from warpgrad.training.distributed import TIMEOUT, joined, shared
+from warpgrad.training.distributed import TIMEOUT, current_ranks, shared
 from warpgrad.training.run_directory import TIMES
 
 JOB = ROOT / "tests" / "support" / "distributed_job.py"
@@ -111,7 +110,7 @@ def test_shares_cover_all_work_once():
 
 
 def test_one_process_is_alone():
-    ranks = joined(torch.device("cpu"))
+    ranks = current_ranks(torch.device("cpu"))
     assert type(ranks) is Ranks
     assert (ranks.size, ranks.first, ranks.total([2.0]), ranks.broadcast(b"x")) == (1, True, [2.0], b"x")
 
@@ -120,19 +119,19 @@ def test_a_timeout_that_is_none_is_refused(monkeypatch):
     for value in ("soon", "0", "inf"):
         monkeypatch.setenv(TIMEOUT, value)
         with pytest.raises(wg.WarpgradError, match=f"{TIMEOUT}={value}: give the seconds"):
-            joined(torch.device("cpu"))
+            current_ranks(torch.device("cpu"))
     # The option goes before the variable.
-    joined(torch.device("cpu"), timeout=5.0)
+    current_ranks(torch.device("cpu"), timeout=5.0)
     with pytest.raises(wg.WarpgradError, match=r"timeout=-1.0: give the seconds"):
-        joined(torch.device("cpu"), timeout=-1.0)
+        current_ranks(torch.device("cpu"), timeout=-1.0)
 
 
 def test_the_command_line_hands_its_timeout_to_the_ranks(monkeypatch, tmp_path):
     given = []
-    monkeypatch.setattr("warpgrad.training.distributed.joined", lambda device, *, timeout: given.append(timeout))
+    monkeypatch.setattr("warpgrad.training.distributed.current_ranks", lambda device, *, timeout: given.append(timeout))
     monkeypatch.setattr("warpgrad.experiments.runner.execute", lambda *_: {"steps": 1, "metrics": {"score": 1.0}})
     for words in (["--timeout", "7.5"], []):
-        commands.run(["synthetic", "--out", str(tmp_path), *words])
+        dispatch(["run", "synthetic", "--out", str(tmp_path), *words])
     assert given == [7.5, None]
 
 

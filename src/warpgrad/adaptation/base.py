@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.errors import NonFiniteError, WarpgradError, refuse_if
 from warpgrad.keys import fold
 from warpgrad.model.learner import Forward, Learner
 from warpgrad.rules.base import Rule
@@ -24,7 +24,7 @@ from warpgrad.tasks.base import Batch, Task
 from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, shapes
 
 T = TypeVar("T")
-Step = int | tuple[int, ...]
+StepIndex = int | tuple[int, ...]
 """k, or the k of each point where points from different steps are stacked."""
 
 
@@ -60,9 +60,15 @@ IN_PLACE_LOSS = Role("meta_loss", ADAPT_BATCH, META_LOSS.loss)
 
 @dataclass(frozen=True)
 class Point:
-    """A place on a trajectory, (k, θ_k, buffers, rule state): what the sum of Eq. 11 runs over."""
+    """A place on a trajectory, (k, θ_k, buffers, rule state): what the sum of Eq. 11 runs over.
 
-    k: Step
+    Example:
+        >>> start = wg.Adaptation(learner, wg.SGD(0.1, momentum=0.9), task, key=0).start()
+        >>> start.k, sorted(start.theta) == sorted(learner.theta0), len(start.state)
+        (0, True, 4)
+    """
+
+    k: StepIndex
     theta: Tensors
     buffers: Tensors
     state: Tensors
@@ -73,7 +79,7 @@ class Point:
         return {"theta": self.theta, "buffers": self.buffers, "state": self.state, "memory": self.memory}
 
     @classmethod
-    def of(cls, k: Step, groups: Groups) -> Point:
+    def of(cls, k: StepIndex, groups: Groups) -> Point:
         """The inverse of `groups`."""
         return cls(k, groups["theta"], groups["buffers"], groups["state"], groups["memory"])
 
@@ -90,7 +96,13 @@ class Inner:
 
 @dataclass(frozen=True)
 class Transition:
-    """One adaptation step, outside any graph: from `point` to `after`."""
+    """One adaptation step, outside any graph: from `point` to `after`.
+
+    Example:
+        >>> transition = wg.Adaptation(learner, wg.SGD(0.1), task, key=0).step(start)
+        >>> transition.point.k, transition.after.k
+        (0, 1)
+    """
 
     point: Point
     loss: Tensor
@@ -113,14 +125,14 @@ class Computation(ABC, Generic[T]):
         point before it had.
 
         A pure function: return `{**point.memory, ...}` with more tensors, as many for each task as θ has. They travel
-        with the points, so that they are stacked with the tasks and given to a recording.
+        with the points, so that they are stacked with the tasks and given to a traced graph.
         """
         del adaptation
         return point.memory
 
     @abstractmethod
     def groups(self, result: T) -> Groups:
-        """A result as named tensors by role, its losses among them: what a recording of it returns."""
+        """A result as named tensors by role, its losses among them: what a traced graph of it returns."""
 
     @abstractmethod
     def result(self, groups: Groups, point: Point) -> T:
@@ -128,7 +140,14 @@ class Computation(ABC, Generic[T]):
 
 
 class Adaptation:
-    """One task under adaptation with a learner and a rule."""
+    """One task under adaptation with a learner and a rule.
+
+    Example:
+        >>> adaptation = wg.Adaptation(learner, wg.SGD(0.1), task, key=0)
+        >>> point = adaptation.step(adaptation.start()).after
+        >>> point.k
+        1
+    """
 
     size = 1
     """How many tasks advance together."""
@@ -137,10 +156,7 @@ class Adaptation:
 
     def __init__(self, learner: Learner, rule: Rule, task: Task, key: int) -> None:
         """`key` seeds the start and the dropout masks of this task in this meta-step."""
-        self.learner = learner
-        self.rule = rule
-        self.task = task
-        self.key = key
+        self.learner, self.rule, self.task, self.key = learner, rule, task, key
 
     @property
     def one_loss(self) -> bool:
@@ -156,15 +172,17 @@ class Adaptation:
         begin = self.learner.start(self.key) if thetas is None else thetas[0]
         return Point(0, begin, self.learner.buffers(), self.rule.init(begin))
 
-    def task_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step) -> tuple[Tensor, Tensors]:
+    def task_loss(
+        self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: StepIndex
+    ) -> tuple[Tensor, Tensors]:
         """L_task(θ; φ) on the batch of step k, and the buffers after it."""
         return self.evaluate_loss(TASK_LOSS, theta, buffers, k)
 
-    def meta_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step) -> Tensor:
+    def meta_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: StepIndex) -> Tensor:
         """L_meta(θ; φ) on the meta-batch of step k. The statistics it moves are thrown away."""
         return self.evaluate_loss(META_LOSS, theta, buffers, k)[0]
 
-    def in_place_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: Step) -> Tensor:
+    def in_place_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: StepIndex) -> Tensor:
         """L_meta(θ; φ) on the batch and the masks of adaptation step k."""
         return self.evaluate_loss(IN_PLACE_LOSS, theta, buffers, k)[0]
 
@@ -204,7 +222,7 @@ class Adaptation:
         after = Point(following(point.k), detached(theta), inner.buffers, detached(state), point.memory)
         return Transition(point, inner.loss.detach(), detached(inner.gradient), after)
 
-    def check_finite(self, loss: Tensor, what: str, k: Step) -> None:
+    def check_finite(self, loss: Tensor, what: str, k: StepIndex) -> None:
         """Stop at the first NaN, with the task and the step, before it reaches any parameter."""
         if not math.isfinite(loss.item()):
             raise non_finite(self.task, what, loss.item(), k)
@@ -230,7 +248,7 @@ class Adaptation:
         role: Role,
         theta: Mapping[str, Tensor],
         buffers: Mapping[str, Tensor],
-        k: Step,
+        k: StepIndex,
         *constants: Mapping[str, Tensor],
     ) -> tuple[Tensor, Tensors]:
         """A loss of the task at θ on its batch of step k, and the buffers after it.
@@ -242,7 +260,9 @@ class Adaptation:
         return scored(self.task, role, forward, role.source.draw(self.task, k), k, *constants), forward.buffers
 
 
-def scored(task: Task, role: Role, forward: Forward, batch: Batch, k: Step, *constants: Mapping[str, Tensor]) -> Tensor:
+def scored(
+    task: Task, role: Role, forward: Forward, batch: Batch, k: StepIndex, *constants: Mapping[str, Tensor]
+) -> Tensor:
     """A task's loss on a batch; what fails in the user's code is named with the task, the step and the shapes."""
     try:
         loss: Any = role.loss(task, forward, batch, *constants)
@@ -259,20 +279,19 @@ def scored(task: Task, role: Role, forward: Forward, batch: Batch, k: Step, *con
     return loss
 
 
-def non_finite(task: Task, what: str, value: float, k: Step) -> NonFiniteError:
+def non_finite(task: Task, what: str, value: float, k: StepIndex) -> NonFiniteError:
     return NonFiniteError(
         f"{what} of task '{task.name}' is {value} at step {k}: "
         "lower the inner step size or clip the inner gradient with Clip(...)."
     )
 
 
-def following(k: Step, steps: int = 1) -> Step:
+def following(k: StepIndex, steps: int = 1) -> StepIndex:
     """k + 1, or so many steps later."""
     return k + steps if isinstance(k, int) else tuple(step + steps for step in k)
 
 
 def check_steps(steps: int) -> int:
     """K, checked."""
-    if steps < 1:
-        raise WarpgradError(f"steps={steps}: adaptation needs at least 1 step.")
+    refuse_if(steps < 1, f"steps={steps}: adaptation needs at least 1 step.")
     return steps

@@ -2,7 +2,7 @@
 
 One `torch.vmap` over the loss, one ordinary backward pass outside it: the gradient of the sum of losses
 for stacked θ is the stack of the tasks' gradients, and for the shared φ it is their sum. Small networks gain
-because one kernel serves all tasks; convolutions on a CPU lose, so `choose_engine` leaves them to the loop.
+because one kernel serves all tasks; convolutions on a CPU lose, so the engine `auto` leaves them to the loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from warpgrad.adaptation.base import Adaptation, Point, Role, Source, Step, non_finite, scored
+from warpgrad.adaptation.base import Adaptation, Point, Role, Source, StepIndex, non_finite, scored
 from warpgrad.model.learner import Learner
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Task
@@ -25,7 +25,13 @@ T = TypeVar("T")
 
 
 class BatchedAdaptation(Adaptation):
-    """Several tasks under adaptation in step. Has the methods of `Adaptation`; losses have one entry per task."""
+    """Several tasks under adaptation in step. Has the methods of `Adaptation`; losses have one entry per task.
+
+    Example:
+        >>> stack = wg.BatchedAdaptation(learner, wg.SGD(0.1), [task, task], keys=[0, 1])
+        >>> tuple(stack.step(stack.start()).loss.shape)
+        (2,)
+    """
 
     mapped = True
 
@@ -34,7 +40,7 @@ class BatchedAdaptation(Adaptation):
         self.tasks = list(tasks)
         self._keys = list(keys)
         self.size = len(self.tasks)
-        self._stacked: dict[Source, tuple[Step, list[Any], Any]] = {}
+        self._stacked: dict[Source, tuple[StepIndex, list[Any], Any]] = {}
 
     @property
     def keys(self) -> list[int]:
@@ -75,7 +81,7 @@ class BatchedAdaptation(Adaptation):
 
         return self.per_task(one, gradient, state, theta)
 
-    def check_finite(self, loss: Tensor, what: str, k: Step) -> None:
+    def check_finite(self, loss: Tensor, what: str, k: StepIndex) -> None:
         finite = torch.isfinite(loss)
         if not finite.all():
             place = int((~finite).nonzero()[0])
@@ -84,7 +90,7 @@ class BatchedAdaptation(Adaptation):
     def per_task(self, function: Callable[..., T], *arguments: Any) -> T:
         return vmap(function)(*arguments)
 
-    def _steps(self, k: Step) -> tuple[int, ...]:
+    def _steps(self, k: StepIndex) -> tuple[int, ...]:
         return (k,) * self.size if isinstance(k, int) else k
 
     def evaluate_loss(
@@ -92,7 +98,7 @@ class BatchedAdaptation(Adaptation):
         role: Role,
         theta: Mapping[str, Tensor],
         buffers: Mapping[str, Tensor],
-        k: Step,
+        k: StepIndex,
         *constants: Mapping[str, Tensor],
     ) -> tuple[Tensor, Tensors]:
         def one(own_theta: Tensors, own_buffers: Tensors, own_batch: Any, *own: Tensors) -> tuple[Tensor, Tensors]:
@@ -103,7 +109,7 @@ class BatchedAdaptation(Adaptation):
         with sdpa_kernel(SDPBackend.MATH):
             return self.per_task(one, theta, buffers, self._batches(role.source, k), *constants)
 
-    def _batches(self, source: Source, k: Step) -> Any:
+    def _batches(self, source: Source, k: StepIndex) -> Any:
         """The stacked batches; made anew only for another step, stacked anew only if a task hands out other objects."""
         kept = self._stacked.get(source)
         if kept is not None and kept[0] == k:  # tasks are stateless: a step has one batch

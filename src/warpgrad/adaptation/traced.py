@@ -1,9 +1,9 @@
-"""Programs: a computation on a stack of tasks, recorded once and played back.
+"""Traced adaptation: a computation on a stack of tasks is traced once, and its graph is run from then on.
 
 Small networks spend their time around their kernels: in autograd, in `vmap`, in exchanging parameters. A step of
 stacked tasks is a pure function of tensors, and the next step is the same function of others. So its operations,
-backward passes and second derivatives included, are recorded as a flat list (`make_fx`), those without effect are
-struck out, and the list is called instead. It is the same arithmetic in the same order: a program whose numbers are
+backward passes and second derivatives included, are traced into a flat graph (`make_fx`), those without effect are
+removed, and the graph is called instead. It is the same arithmetic in the same order: a graph whose numbers are
 not bit for bit those of what it replaces is not used, so it cannot matter when a run begins to use one.
 """
 
@@ -21,7 +21,16 @@ from torch.func import functionalize
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from warpgrad.adaptation.base import ADAPT_BATCH, Adaptation, Computation, Point, Source, Step, Transition, following
+from warpgrad.adaptation.base import (
+    ADAPT_BATCH,
+    Adaptation,
+    Computation,
+    Point,
+    Source,
+    StepIndex,
+    Transition,
+    following,
+)
 from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.model.learner import Learner
 from warpgrad.rules.base import Rule
@@ -31,9 +40,9 @@ from warpgrad.tensors import Groups, flattened, leaves, refilled
 logger = logging.getLogger(__name__)
 
 PATIENCE = 100
-"""Batches that computations of one kind see before they are recorded: recording costs as much as some hundred steps."""
+"""Batches that computations of one kind see before they are traced: tracing costs as much as some hundred steps."""
 VERSIONS = 4
-"""Programs of one kind before recording is given up: settings that change all the time cannot be recorded."""
+"""Graphs of one kind before tracing is given up: settings that change all the time cannot be traced."""
 
 Names = dict[str, tuple[str, ...]]
 """The names of groups, by role."""
@@ -42,9 +51,8 @@ Compute = Callable[[Groups, Sequence[Any]], Groups]
 
 
 @contextmanager
-def recorded_at_once() -> Iterator[None]:
-    """Inside the block computations are recorded at their first batch: for measurements, which cannot wait as long as a
-    run can spare."""
+def traced_at_once() -> Iterator[None]:
+    """Inside the block computations are traced at their first batch, for measurements, which are short."""
     global PATIENCE
     patience, PATIENCE = PATIENCE, 0
     try:
@@ -55,16 +63,16 @@ def recorded_at_once() -> Iterator[None]:
 
 @dataclass
 class _Kind:
-    """Computations of one kind: how many batches they have seen, and their program where there is one."""
+    """Computations of one kind: how many batches they have seen, and their graph where there is one."""
 
     seen: int = 0
     tried: bool = False
-    play: Callable[..., Sequence[Tensor]] | None = None
+    run: Callable[..., Sequence[Tensor]] | None = None
     outputs: Names = field(default_factory=dict)
 
 
-class Programs:
-    """The programs of a learner and a rule, by what they depend on besides the values of tensors."""
+class TracedGraphs:
+    """The traced graphs of a learner and a rule, by what they depend on besides the values of tensors."""
 
     def __init__(self) -> None:
         self._kinds: dict[Hashable, _Kind] = {}
@@ -72,14 +80,14 @@ class Programs:
         self._made_for: tuple[Any, ...] = ()
 
     def begin(self, learner: Learner, rule: Rule) -> None:
-        """Forget all programs if a setting has changed that they depend on; to be called once per meta-step."""
-        now = (learner, rule, tuple(settings(learner.module)), tuple(settings(rule)))
+        """Forget all graphs if a setting has changed that they depend on; it is called once per meta-step."""
+        now = (learner, rule, tuple(plain_settings(learner.module)), tuple(plain_settings(rule)))
         if now != self._made_for:
             self._kinds.clear()
             self._made_for = now
 
     def run(self, name: Hashable, compute: Compute, inputs: Groups, batches: Sequence[Any]) -> Groups | None:
-        """What `compute` returns, by its program; None where there is none (yet)."""
+        """What `compute` returns, by its graph; None where there is none (yet)."""
         flat = [value for group in inputs.values() for value in group.values()] + flattened(batches)
         which = (name, tuple((value.shape, value.stride(), value.dtype) for value in flat))
         kind = self._kinds.get(which)
@@ -89,17 +97,15 @@ class Programs:
         if not kind.tried and kind.seen >= PATIENCE and self._versions.get(which, 0) < VERSIONS:
             self._versions[which] = self._versions.get(which, 0) + 1
             kind.tried = True
-            self._record(kind, compute, inputs, batches, flat)
-        if kind.play is None:
+            self._trace(kind, compute, inputs, batches, flat)
+        if kind.run is None:
             return None
         with torch.no_grad():
-            found = kind.play(*flat)
+            found = kind.run(*flat)
         return _grouped(kind.outputs, iter(found))
 
-    def _record(
-        self, kind: _Kind, compute: Compute, inputs: Groups, batches: Sequence[Any], flat: list[Tensor]
-    ) -> None:
-        """Record `compute`, and keep the program if its numbers are those of `compute` to the last bit."""
+    def _trace(self, kind: _Kind, compute: Compute, inputs: Groups, batches: Sequence[Any], flat: list[Tensor]) -> None:
+        """Trace `compute`, and keep the graph if its numbers are those of `compute` to the last bit."""
         outputs: Names = {}
         flat = _distinct(flat)
 
@@ -113,24 +119,22 @@ class Programs:
             with_autograd = make_fx(pure, tracing_mode="fake")(*flat)
             with torch.no_grad():  # once more, so that operations in place become others: what is left has no effects
                 graph = make_fx(functionalize(with_autograd), tracing_mode="fake")(*flat)
-        # Whatever a model does that cannot be recorded, it was just computed without: any error only means that.
+        # Whatever a model does that cannot be traced, it was just computed without: any error only means that.
         except Exception as error:
-            logger.info(
-                "steps are not recorded: %s", str(error).splitlines()[0] if str(error) else type(error).__name__
-            )
+            logger.info("steps are not traced: %s", str(error).splitlines()[0] if str(error) else type(error).__name__)
             return
         simplify(graph.graph)
         graph.recompile()
         with torch.no_grad():
             found = graph.forward(*flat)
         if all(torch.equal(ours, theirs) for ours, theirs in zip(found, pure(*flat), strict=True)):
-            kind.play, kind.outputs = graph.forward, outputs
+            kind.run, kind.outputs = graph.forward, outputs
         else:
-            logger.info("steps are not recorded: the numbers of their program differ")
+            logger.info("steps are not traced: the numbers of their graph differ")
 
 
 def simplify(graph: Graph) -> None:
-    """Strike out what changes no number: copies of references, views that undo each other, products with 1, what was
+    """Remove what changes no number: copies of references, views that undo each other, products with 1, what was
     computed before."""
     seen: dict[Hashable, Node] = {}
     for node in list(graph.nodes):
@@ -144,15 +148,15 @@ def simplify(graph: Graph) -> None:
     graph.eliminate_dead_code()
 
 
-def settings(owner: Any) -> Iterator[Hashable]:
+def plain_settings(owner: Any) -> Iterator[Hashable]:
     """The plain values among an object's attributes, and those of the modules and rules within it.
 
-    They are baked into a program: where one is changed between meta-steps, another program is due.
+    They are baked into a graph: where one is changed between meta-steps, another graph is due.
     """
     for one in owner.modules() if isinstance(owner, torch.nn.Module) else [owner]:
         for name, value in vars(one).items():
             if isinstance(value, Rule):
-                yield from settings(value)
+                yield from plain_settings(value)
             elif name != "training" and _plain(value):
                 yield name, value
 
@@ -197,12 +201,12 @@ def _layout(node: Node) -> Hashable:
 
 
 def _meaning(node: Node) -> Hashable:
-    """Equal for nodes that compute the same: the recorded operations have no side effects."""
+    """Equal for nodes that compute the same: the traced operations have no side effects."""
     return node.target, repr(node.args), repr(node.kwargs)
 
 
 def _distinct(values: Sequence[Tensor]) -> list[Tensor]:
-    """The same values, each a tensor of its own: one that is given twice would become one input of a program."""
+    """The same values, each a tensor of its own: one that is given twice would become one input of a graph."""
     seen: set[int] = set()
     found = []
     for value in values:
@@ -223,27 +227,27 @@ T = TypeVar("T")
 Place = tuple[Source, int]
 
 MOST_BATCHES = 12
-"""Computations that look at more batches are not recorded: programs grow with every step, and so does recording."""
+"""Computations that look at more batches are not traced: graphs grow with every step, and so does tracing."""
 
 
-class RecordedAdaptation(BatchedAdaptation):
-    """As `BatchedAdaptation`, which it falls back to wherever a computation has no program."""
+class TracedAdaptation(BatchedAdaptation):
+    """As `BatchedAdaptation`, which it falls back to wherever a computation has no graph."""
 
     def __init__(
-        self, learner: Learner, rule: Rule, tasks: Sequence[Task], keys: Sequence[int], programs: Programs
+        self, learner: Learner, rule: Rule, tasks: Sequence[Task], keys: Sequence[int], graphs: TracedGraphs
     ) -> None:
         super().__init__(learner, rule, tasks, keys)
-        self._programs = programs
+        self._graphs = graphs
 
     def step(self, point: Point) -> Transition:
-        found = self._played(_INNER_STEP, point)
+        found = self.run_traced(_INNER_STEP, point)
         return super().step(point) if found is None else found
 
     def compute(self, computation: Computation[T], point: Point) -> T:
-        found = self._played(computation, point)
+        found = self.run_traced(computation, point)
         return super().compute(computation, point) if found is None else found
 
-    def _played(self, computation: Computation[T], point: Point) -> T | None:
+    def run_traced(self, computation: Computation[T], point: Point) -> T | None:
         if len(computation.reads) > MOST_BATCHES:
             return None
         learner = self.learner
@@ -252,17 +256,17 @@ class RecordedAdaptation(BatchedAdaptation):
         batches = [self._batches(source, following(point.k, later)) for source, later in places]
 
         def compute(groups: Groups, given: Sequence[Any]) -> Groups:
-            recording = _Recording(self, dict(zip(places, given, strict=True)))
-            return recording.groups(computation, groups)
+            tracing = _Tracing(self, dict(zip(places, given, strict=True)))
+            return tracing.groups(computation, groups)
 
         name = (
             type(computation),
-            tuple(settings(computation)),
+            tuple(plain_settings(computation)),
             computation.reads,
             type(self.task),
             self.task.stack_key,
         )
-        groups = self._programs.run(name, compute, inputs, batches)
+        groups = self._graphs.run(name, compute, inputs, batches)
         if groups is None or not all(torch.isfinite(loss).all() for loss in groups["losses"].values()):
             return None  # where a number is not finite, plain evaluation finds it again and tells where
         return computation.result(groups, point)
@@ -287,10 +291,10 @@ class _InnerStep(Computation[Transition]):
 _INNER_STEP = _InnerStep()
 
 
-class _Recording(BatchedAdaptation):
-    """Tasks with all their tensors given, at step 0, and without looks at values: those are for who plays it back."""
+class _Tracing(BatchedAdaptation):
+    """Tasks with all their tensors given, at step 0; whoever runs the graph looks at their values."""
 
-    def __init__(self, own: RecordedAdaptation, batches: Mapping[Place, Any]) -> None:
+    def __init__(self, own: TracedAdaptation, batches: Mapping[Place, Any]) -> None:
         super().__init__(own.learner, own.rule, own.tasks, own.keys)
         self._given = batches
 
@@ -303,9 +307,9 @@ class _Recording(BatchedAdaptation):
         finally:
             self.rule.meta = own
 
-    def check_finite(self, loss: Tensor, what: str, k: Step) -> None:
+    def check_finite(self, loss: Tensor, what: str, k: StepIndex) -> None:
         del loss, what, k
 
-    def _batches(self, source: Source, k: Step) -> Any:
+    def _batches(self, source: Source, k: StepIndex) -> Any:
         assert isinstance(k, int)
         return self._given[source, k]

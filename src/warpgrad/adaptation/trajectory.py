@@ -26,6 +26,11 @@ class ObjectiveStep:
     """One sample of the meta-objective: the adaptation step it looked at, L_meta and its gradients.
 
     With stacked tasks the gradients are sums over the stack and `meta_loss` has one entry per task.
+
+    Example:
+        >>> (segment,) = Trajectory(adaptation, steps=1, objective=wg.Exact())
+        >>> sorted(segment.sample.phi) == sorted(learner.phi)
+        True
     """
 
     transition: Transition
@@ -36,7 +41,12 @@ class ObjectiveStep:
 
 @dataclass(frozen=True)
 class Start:
-    """θ at the beginning of a task, and the noise that made it where θ0 is a distribution."""
+    """θ at the beginning of a task, and the noise that made it where θ0 is a distribution.
+
+    Example:
+        >>> wg.Leap().start(learner, key=0).noise
+        {}
+    """
 
     theta: Tensors
     noise: Tensors
@@ -44,7 +54,13 @@ class Start:
 
 @dataclass(frozen=True)
 class ThetaGradient:
-    """A contribution to g_θ0: for the learned part of θ0, and for the initialiser's own parameters."""
+    """A contribution to g_θ0: for the learned part of θ0, and for the initialiser's own parameters.
+
+    Example:
+        >>> (segment,) = Trajectory(adaptation, steps=1, initialiser=wg.Reptile())
+        >>> sorted(segment.theta0.theta0) == sorted(learner.learned)
+        True
+    """
 
     theta0: Tensors
     prior: Tensors
@@ -52,7 +68,13 @@ class ThetaGradient:
 
 @dataclass(frozen=True)
 class Segment:
-    """One step of a trajectory, with what the objective and the initialiser make of it."""
+    """One step of a trajectory, with what the objective and the initialiser make of it.
+
+    Example:
+        >>> segments = list(Trajectory(adaptation, steps=3))
+        >>> [segment.after.k for segment in segments], segments[-1].last
+        ([1, 2, 3], True)
+    """
 
     transition: Transition
     sample: ObjectiveStep | None
@@ -106,6 +128,11 @@ class Trajectory(Iterator[Segment]):
 
     Warning: a segment holds gradients as large as the parameters. Where memory is short, `del` it at the end of the
     loop's body: the loop's variable would keep it while the next step is computed.
+
+    Example:
+        >>> losses = [float(segment.loss) for segment in Trajectory(adaptation, steps=5)]
+        >>> losses[-1] < losses[0]
+        True
     """
 
     @overload

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from warpgrad.adaptation.base import check_steps
 from warpgrad.adaptation.trajectory import Segment
-from warpgrad.algorithms.backend import Engine, EngineChoice
+from warpgrad.algorithms.engines import Engine, EngineChoice
 from warpgrad.algorithms.method import MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 
-LOSSES = ("meta_loss", "meta_loss_start", "task_loss", "task_loss_first", "task_loss_last")
+LOSS_NAMES = ("meta_loss", "meta_loss_start", "task_loss", "task_loss_first", "task_loss_last")
 """What a trace can hold. A rank without a task must know it too."""
 
 
@@ -28,7 +28,7 @@ class Trace:
         self._counts: dict[str, int] = {}
 
     def add(self, name: str, values: Tensor) -> None:
-        """Take the losses of some tasks; `name` is one of `LOSSES`."""
+        """Take the losses of some tasks; `name` is one of `LOSS_NAMES`."""
         self._sums[name] = self._sums.get(name, 0.0) + float(values.sum())
         self._counts[name] = self._counts.get(name, 0) + values.numel()
 
@@ -41,14 +41,14 @@ class Trace:
         if segment.last:
             self.add("task_loss_last", segment.loss)
 
-    def add_up(self, ranks: Ranks) -> None:
+    def all_reduce(self, ranks: Ranks) -> None:
         """Make the sums those of all ranks."""
         if ranks.size == 1:
             return
         numbers = ranks.total(
-            [number for name in LOSSES for number in (self._sums.get(name, 0.0), self._counts.get(name, 0))]
+            [number for name in LOSS_NAMES for number in (self._sums.get(name, 0.0), self._counts.get(name, 0))]
         )
-        for place, name in enumerate(LOSSES):
+        for place, name in enumerate(LOSS_NAMES):
             if numbers[2 * place + 1]:
                 self._sums[name], self._counts[name] = numbers[2 * place], int(numbers[2 * place + 1])
 
@@ -57,7 +57,12 @@ class Trace:
 
 
 class Algorithm(ABC):
-    """One meta-step: adapt to a meta-batch of tasks, accumulate gradients, update the meta-parameters."""
+    """One meta-step: adapt to a meta-batch of tasks, accumulate gradients, update the meta-parameters.
+
+    Example:
+        >>> issubclass(wg.Online, wg.Algorithm), wg.Online(steps=5, tasks=4).steps
+        (True, 5)
+    """
 
     def __init__(
         self,
@@ -73,19 +78,16 @@ class Algorithm(ABC):
             steps: K, adaptation steps per task; a task's own `steps` goes before it.
             tasks: Tasks per meta-step.
             reduction: Whether g_φ is the mean or the sum over the (task, step) samples of one update.
-            engine: `loop` evaluates one task at a time (the reference), `batched` stacks tasks, `auto` measures
-                nothing and asks for the batched engine only where it is known to win, then checks it once.
+            engine: How tasks are evaluated, see `warpgrad.algorithms.engines.Engine`: `loop` takes one at a time (the
+                reference), `batched` stacks them, `traced` also traces the steps of a stack, and `auto` is `traced`
+                where that is known to win and was checked once, otherwise `loop`.
             chunk: At most this many tasks or points are stacked at once; bounds memory.
         """
         self.steps = check_steps(steps)
-        if tasks < 1:
-            raise WarpgradError(f"tasks={tasks}: a meta-step needs at least 1 task.")
-        if chunk < 1:
-            raise WarpgradError(f"chunk={chunk}: at least 1 task must be evaluated at once.")
-        if reduction not in ("mean", "sum"):
-            raise WarpgradError(f"reduction={reduction!r} is unknown; choose mean or sum.")
-        self.tasks = tasks
-        self.reduction = reduction
+        refuse_if(tasks < 1, f"tasks={tasks}: a meta-step needs at least 1 task.")
+        refuse_if(chunk < 1, f"chunk={chunk}: at least 1 task must be evaluated at once.")
+        refuse_if(reduction not in ("mean", "sum"), f"reduction={reduction!r} is unknown; choose mean or sum.")
+        self.tasks, self.reduction = tasks, reduction
         self.engine = EngineChoice(engine, chunk)
 
     @abstractmethod

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
-from warpgrad.algorithms.backend import Engine
 from warpgrad.algorithms.base import Algorithm, Trace
+from warpgrad.algorithms.engines import Engine
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import refuse_if
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 
@@ -21,6 +21,12 @@ class Continual(Algorithm):
     There is one θ for the whole stream: it is the learner's θ0, moved by C, usually `MultiTask()`. A meta-step is
     one batch. g_φ and the count of batches outlive it, so they are part of the checkpoint; g_φ starts from 0
     after each update of φ (the last line of the printed box resets g_θ instead, a slip).
+
+    Example:
+        >>> stream = wg.Continual(tasks=1, batches=30)
+        >>> record = stream.meta_step(method, [task], [0], update=ignore)
+        >>> stream.state()["counts"].tolist()  # batches and samples since φ was updated
+        [1, 1]
     """
 
     def __init__(
@@ -34,8 +40,7 @@ class Continual(Algorithm):
     ) -> None:
         """`batches` is η; the rest as in `Algorithm`."""
         super().__init__(steps=1, tasks=tasks, reduction=reduction, engine=engine, chunk=chunk)
-        if batches < 1:
-            raise WarpgradError(f"batches={batches}: φ must be updated after at least 1 batch.")
+        refuse_if(batches < 1, f"batches={batches}: φ must be updated after at least 1 batch.")
         self.batches = batches
         self._meta = MetaGradient()
         self._since_update = 0
@@ -59,8 +64,8 @@ class Continual(Algorithm):
             if segment.sample is not None:
                 trace.add("meta_loss", segment.sample.meta_loss)
             trace.add("task_loss", segment.loss)
-        meta.add_up(ranks, method, *GROUPS)
-        trace.add_up(ranks)
+        meta.all_reduce(ranks, method, *GROUPS)
+        trace.all_reduce(ranks)
         self._meta = meta
         meta.apply(update, "theta0", "prior", scale=method.weight / len(tasks))
         self._since_update += 1

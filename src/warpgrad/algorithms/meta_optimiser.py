@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from warpgrad.algorithms.method import GROUPS, Group, Method
+from warpgrad.algorithms.method import GROUPS, Method, ParameterGroup
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.tensors import Tensors
 
@@ -26,14 +26,19 @@ class MetaOptimiser:
 
     φ and θ0 are updated at different times (up to thousands of φ updates per θ0 update), so each group has its own
     instance, and its own state. A gradient that is not finite stops the run before anything is changed.
+
+    Example:
+        >>> update = wg.MetaOptimiser(method, {"phi": adam, "theta0": adam}, clip=1.0)
+        >>> sorted(update.optimisers)
+        ['phi', 'theta0']
     """
 
     def __init__(
         self,
         method: Method,
-        optimiser: OptimiserFactory | Mapping[Group, OptimiserFactory],
+        optimiser: OptimiserFactory | Mapping[ParameterGroup, OptimiserFactory],
         *,
-        clip: float | Mapping[Group, float] | None = None,
+        clip: float | Mapping[ParameterGroup, float] | None = None,
         schedule: ScheduleFactory | None = None,
     ) -> None:
         """
@@ -46,16 +51,16 @@ class MetaOptimiser:
         unknown = [group for group in factories if group not in GROUPS]
         if unknown:
             raise WarpgradError(f"optimiser group {unknown[0]!r} is unknown; groups are {', '.join(GROUPS)}.")
-        self.parameters: dict[Group, Tensors] = {group: method.parameters(group) for group in GROUPS}
+        self.parameters: dict[ParameterGroup, Tensors] = {group: method.parameters(group) for group in GROUPS}
         self.clip = clip if isinstance(clip, Mapping) else dict.fromkeys(GROUPS, clip)
-        self.optimisers: dict[Group, Optimizer] = {
+        self.optimisers: dict[ParameterGroup, Optimizer] = {
             group: factories[group](list(parameters.values()))
             for group, parameters in self.parameters.items()
             if parameters and group in factories
         }
         self.schedules = [schedule(item) for item in self.optimisers.values()] if schedule else []
 
-    def __call__(self, group: Group, gradient: Tensors) -> None:
+    def __call__(self, group: ParameterGroup, gradient: Tensors) -> None:
         """One step on a group of meta-parameters."""
         optimiser = self.optimisers.get(group)
         if optimiser is None:

@@ -7,8 +7,8 @@ from typing import Literal, Protocol
 
 from warpgrad.adaptation.base import Adaptation
 from warpgrad.adaptation.trajectory import ObjectiveStep, ThetaGradient, Trajectory
-from warpgrad.algorithms.ranks import Ranks, add_up
-from warpgrad.errors import WarpgradError
+from warpgrad.algorithms.ranks import Ranks, all_reduce
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.initialisers.points import Fixed
 from warpgrad.model.learner import Learner
@@ -17,9 +17,9 @@ from warpgrad.objectives.unrolled import UnrolledStep
 from warpgrad.rules.base import Rule
 from warpgrad.tensors import Accumulator, Tensors
 
-Group = Literal["phi", "rule", "theta0", "prior"]
+ParameterGroup = Literal["phi", "rule", "theta0", "prior"]
 """What is meta-learned: φ, the rule's own parameters, θ0, and the spread of a prior over θ0."""
-GROUPS: tuple[Group, ...] = ("phi", "rule", "theta0", "prior")
+GROUPS: tuple[ParameterGroup, ...] = ("phi", "rule", "theta0", "prior")
 
 Reduction = Literal["mean", "sum"]
 
@@ -27,12 +27,20 @@ Reduction = Literal["mean", "sum"]
 class MetaUpdate(Protocol):
     """Applies a gradient to a group of meta-parameters; a meta-optimiser, whatever else it does."""
 
-    def __call__(self, group: Group, gradient: Tensors) -> None: ...
+    def __call__(self, group: ParameterGroup, gradient: Tensors) -> None: ...
 
 
 @dataclass
 class Method:
-    """J(φ, θ0) = L(φ) + λ C(θ0), Eq. 13, with the rule that adapts."""
+    """J(φ, θ0) = L(φ) + λ C(θ0), Eq. 13, with the rule that adapts.
+
+    It is built once and handed to `meta_train`; `warpgrad.algorithms.recipes` names some that the paper does.
+
+    Example:
+        >>> method = wg.Method(learner, wg.SGD(0.1), wg.Exact(), wg.Leap(), weight=0.5)
+        >>> records = wg.meta_train(
+        ...     method, family, algorithm=wg.Online(steps=3, tasks=2), optimiser=adam, meta_steps=1)
+    """
 
     learner: Learner
     rule: Rule
@@ -44,14 +52,33 @@ class Method:
     """λ."""
 
     def __post_init__(self) -> None:
-        if self.weight < 0:
-            raise WarpgradError(f"weight={self.weight}: λ, the weight of the initialisation objective, must be ≥ 0.")
+        refuse_if(self.weight < 0, f"weight={self.weight}: λ, the weight of the initialisation objective, must be ≥ 0.")
         if self.objective is not None:
             self.objective.check(self.learner, self.rule)
         self.rule.prepare(self.learner.theta0)
         self.initialiser.prepare(self.learner)
 
-    def parameters(self, group: Group) -> Tensors:
+    @classmethod
+    def of(
+        cls,
+        given: Method | Learner,
+        rule: Rule | None = None,
+        objective: Objective | None = None,
+        initialiser: Initialiser | None = None,
+        weight: float | None = None,
+    ) -> Method:
+        """A method that was given whole, or as a learner with the other parts."""
+        parts = {"rule": rule, "objective": objective, "initialiser": initialiser, "weight": weight}
+        named = [name for name, part in parts.items() if part is not None]
+        if isinstance(given, Method):
+            if named:
+                raise WarpgradError(f"the method has a part of its own for {named[0]}=: build it into Method(...).")
+            return given
+        if rule is None:
+            raise WarpgradError("a learner needs rule=, how it is adapted: pass rule=SGD(...), or a whole Method(...).")
+        return cls(given, rule, objective, initialiser or Fixed(), 1.0 if weight is None else weight)
+
+    def parameters(self, group: ParameterGroup) -> Tensors:
         """The meta-parameters of a group; empty where the method has none."""
         return {
             "phi": self.learner.phi,
@@ -69,7 +96,7 @@ class MetaGradient:
     """g_φ and g_θ0 as they grow along trajectories, in constant memory."""
 
     def __init__(self) -> None:
-        self._sums: dict[Group, Accumulator] = {group: Accumulator() for group in GROUPS}
+        self._sums: dict[ParameterGroup, Accumulator] = {group: Accumulator() for group in GROUPS}
 
     @property
     def samples(self) -> int:
@@ -88,11 +115,11 @@ class MetaGradient:
             self._sums["theta0"].add(adaptation.total(gradient.theta0), adaptation.size)
             self._sums["prior"].add(adaptation.total(gradient.prior), adaptation.size)
 
-    def add_up(self, ranks: Ranks, method: Method, *groups: Group) -> None:
+    def all_reduce(self, ranks: Ranks, method: Method, *groups: ParameterGroup) -> None:
         """Make the sums of these groups those of all ranks; once, before they are applied."""
-        add_up(ranks, [(self._sums[group], method.parameters(group)) for group in groups])
+        all_reduce(ranks, [(self._sums[group], method.parameters(group)) for group in groups])
 
-    def apply(self, update: MetaUpdate, *groups: Group, scale: float) -> None:
+    def apply(self, update: MetaUpdate, *groups: ParameterGroup, scale: float) -> None:
         """Hand the sums, times `scale`, to the meta-optimiser and start over."""
         for group in groups:
             accumulator = self._sums[group]

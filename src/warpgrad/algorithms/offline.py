@@ -9,12 +9,12 @@ import torch
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.adaptation.trajectory import ThetaGradient, Trajectory
-from warpgrad.algorithms.backend import Engine
 from warpgrad.algorithms.base import Algorithm, Trace
+from warpgrad.algorithms.engines import Engine
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.algorithms.replay import Entry, ReplayBudget, ReplayBuffer, Shares
-from warpgrad.errors import WarpgradError
+from warpgrad.algorithms.replay import ReplayBudget, ReplayBuffer, ReplayEntry, Shares
+from warpgrad.errors import refuse_if
 from warpgrad.keys import fold, generator
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors, select
@@ -29,7 +29,14 @@ class Offline(Algorithm):
     With `share` below 1, each meta-step replays a random part of its points and stores no others: where replay is most
     of the cost, many short meta-steps can learn more in the same time than few full ones.
 
-    Several ranks evaluate equal shares of the η points (`sharing.py`). With η = 1 they take turns.
+    Several ranks evaluate equal shares of the η points (`Shares` in `replay.py`). With η = 1 they take turns.
+
+    Example:
+        >>> updates = []
+        >>> record = wg.Offline(steps=3, tasks=2, samples=2).meta_step(
+        ...     method, [task, task], [0, 1], update=lambda group, gradient: updates.append(group))
+        >>> updates.count("phi")  # 2 tasks × 3 steps, two points at a time
+        3
     """
 
     def __init__(
@@ -56,18 +63,16 @@ class Offline(Algorithm):
             budget: Bytes the replay buffer may take, and where.
         """
         super().__init__(steps=steps, tasks=tasks, reduction=reduction, engine=engine, chunk=chunk)
-        if samples is not None and samples < 1:
-            raise WarpgradError(f"samples={samples}: an update of φ needs at least 1 sample.")
-        if not 0 < share <= 1:
-            raise WarpgradError(f"share={share}: the part of the points that is replayed lies above 0 and up to 1.")
-        if interleave and share < 1:
-            raise WarpgradError(
-                "interleave=True takes the gradient of θ0 from all points: leave share= at 1, or update θ0 once per "
-                "meta-step with interleave=False."
-            )
-        self.samples = samples
-        self.share = share
-        self.interleave = interleave
+        refuse_if(samples is not None and samples < 1, f"samples={samples}: an update of φ needs at least 1 sample.")
+        refuse_if(
+            not 0 < share <= 1, f"share={share}: the part of the points that is replayed lies above 0 and up to 1."
+        )
+        refuse_if(
+            interleave and share < 1,
+            "interleave=True takes the gradient of θ0 from all points: leave share= at 1, or update θ0 once per "
+            "meta-step with interleave=False.",
+        )
+        self.samples, self.share, self.interleave = samples, share, interleave
         self.include_last = include_last
         self.budget = budget or ReplayBudget()
 
@@ -91,17 +96,17 @@ class Offline(Algorithm):
             for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine]):
                 self._collect(method, adaptation, first, buffer, shares, meta, trace)
                 first += adaptation.size
-            shares.hand_over(buffer)
+            shares.exchange(buffer)
             for chosen in shares.updates:
                 self._replay(method, shares.entries(chosen, buffer), tasks, keys, meta, trace)
-                meta.add_up(ranks, method, *(GROUPS if self.interleave else GROUPS[:2]))
+                meta.all_reduce(ranks, method, *(GROUPS if self.interleave else GROUPS[:2]))
                 meta.apply(update, "phi", "rule", scale=self.scale(meta.samples))
                 if self.interleave:
                     meta.apply(update, "theta0", "prior", scale=method.weight / len(tasks))
         finally:
             buffer.close()
-        meta.add_up(ranks, method, "theta0", "prior")
-        trace.add_up(ranks)
+        meta.all_reduce(ranks, method, "theta0", "prior")
+        trace.all_reduce(ranks)
         meta.apply(update, "theta0", "prior", scale=method.weight / len(tasks))
         return trace.means()
 
@@ -152,7 +157,7 @@ class Offline(Algorithm):
     def _replay(
         self,
         method: Method,
-        entries: list[Entry],
+        entries: list[ReplayEntry],
         tasks: Sequence[Task],
         keys: Sequence[int],
         meta: MetaGradient,

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from warpgrad.algorithms.backend import Engine
 from warpgrad.algorithms.base import Algorithm, Trace
+from warpgrad.algorithms.engines import Engine
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.tasks.base import Task
 
 
 class Online(Algorithm):
-    """Accumulate g_φ and g_θ0 while tasks adapt, then update both once. Constant memory, linear time in K."""
+    """Accumulate g_φ and g_θ0 while tasks adapt, then update both once. Constant memory, linear time in K.
+
+    Example:
+        >>> wg.Online(steps=3, tasks=2).meta_step(method, [task, task], [0, 1], update=ignore).keys()
+        dict_keys(['meta_loss', 'task_loss_first', 'task_loss_last'])
+    """
 
     def __init__(
         self,
@@ -54,8 +59,8 @@ class Online(Algorithm):
                 del segment  # gradients that outlived their step would keep the next one from their memory
             if self.include_last and method.objective is not None:
                 meta.add_sample(adaptation.compute(method.objective, trajectory.point), adaptation.size)
-        meta.add_up(ranks, method, *GROUPS)
-        trace.add_up(ranks)
+        meta.all_reduce(ranks, method, *GROUPS)
+        trace.all_reduce(ranks)
         meta.apply(update, "phi", "rule", scale=self.scale(meta.samples))
         meta.apply(update, "theta0", "prior", scale=method.weight / len(tasks))
         return trace.means()

@@ -1,7 +1,7 @@
 """Ranks: the processes that share a meta-step.
 
 Algorithms ask two things of them: which part of some work is mine, and what do our sums add up to. How the answers
-travel is the engine's business (`engine/torch_ranks.py`). This class is one process by itself: all work is its own,
+travel is the business of `warpgrad.training.distributed`. This class is one process by itself: all work is its own,
 and every sum is already complete.
 """
 
@@ -45,17 +45,17 @@ class Ranks:
         """A few numbers, summed over ranks. Where a rank has failed, all raise its error here."""
         return list(numbers)
 
-    def add_up(self, flat: Tensor) -> None:
+    def all_reduce(self, flat: Tensor) -> None:
         """Make a contiguous tensor the sum of those of all ranks."""
 
-    def hand_over(self, parcels: Iterable[tuple[int, int, Tensor]]) -> None:
+    def exchange(self, parcels: Iterable[tuple[int, int, Tensor]]) -> None:
         """(sender, receiver, bytes): the sender's bytes are written into the receiver's tensor.
 
         A rank names the parcels that it sends or receives, in an order that is common to all ranks.
         """
-        assert not list(parcels), "one process has nobody to hand anything to"
+        assert not list(parcels), "one process has nobody to exchange anything with"
 
-    def agreeing(self) -> AbstractContextManager[None]:
+    def share_errors(self) -> AbstractContextManager[None]:
         """An error that a user can mend, raised inside the block by any rank, is raised by all."""
         return nullcontext()
 
@@ -71,7 +71,7 @@ class Ranks:
 ALONE = Ranks()
 
 
-def add_up(ranks: Ranks, sums: Sequence[tuple[Accumulator, Mapping[str, Tensor]]]) -> None:
+def all_reduce(ranks: Ranks, sums: Sequence[tuple[Accumulator, Mapping[str, Tensor]]]) -> None:
     """Make each rank's sums the sums of all: one exchange of counts, then one flat tensor.
 
     Every sum comes with the parameters it is a gradient for, because a rank without a share of the work has no
@@ -93,7 +93,7 @@ def add_up(ranks: Ranks, sums: Sequence[tuple[Accumulator, Mapping[str, Tensor]]
             view.copy_(own.total[name])
         else:
             view.zero_()
-    ranks.add_up(flat)
+    ranks.all_reduce(flat)
     for (own, name, value), view in zip(parts, views, strict=True):
         own.total[name] = view.to(value.dtype)
 

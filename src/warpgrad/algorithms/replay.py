@@ -27,7 +27,12 @@ _ALIGN = 16
 
 @dataclass(frozen=True)
 class ReplayBudget:
-    """How many bytes of trajectory may be kept, and where."""
+    """How many bytes of trajectory may be kept, and where.
+
+    Example:
+        >>> wg.Offline(steps=100, tasks=20, budget=wg.ReplayBudget(memory=1 << 30, disk=0)).steps
+        100
+    """
 
     memory: int = 4 << 30
     """Bytes that may be held in memory; more goes to disk."""
@@ -38,7 +43,7 @@ class ReplayBudget:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ReplayEntry:
     """One sample of p(τ, θ): the index of its task, the point, and segment k's part of ∇C where it was kept."""
 
     task: int
@@ -59,7 +64,14 @@ class _Slot:
 
 @dataclass
 class ReplayBuffer:
-    """Append while tasks adapt, then read in any order."""
+    """Append while tasks adapt, then read in any order.
+
+    Example:
+        >>> buffer = wg.ReplayBuffer(capacity=10)
+        >>> buffer.append(0, start)
+        >>> len(buffer), buffer[0].point.k
+        (1, 0)
+    """
 
     capacity: int
     budget: ReplayBudget = field(default_factory=ReplayBudget)
@@ -107,13 +119,15 @@ class ReplayBuffer:
             else:
                 kept.copy_(value)
 
-    def __getitem__(self, place: int) -> Entry:
+    def __getitem__(self, place: int) -> ReplayEntry:
         """The entry at `place`, on the device. In memory on a CPU it is a view: valid until `close`."""
         task, k = self._index[place]
         sections: dict[str, Tensors] = {"theta": {}, "buffers": {}, "state": {}, "increment": {}}
         for slot in self._slots:
             sections[slot.section][slot.name] = _view(self._rows, place * self.entry_bytes, slot).to(self.device)
-        return Entry(task, Point(k, sections["theta"], sections["buffers"], sections["state"]), sections["increment"])
+        return ReplayEntry(
+            task, Point(k, sections["theta"], sections["buffers"], sections["state"]), sections["increment"]
+        )
 
     def packed(self, place: int) -> Tensor:
         """The bytes of the entry at `place`, which a buffer of equal layout can hold."""
@@ -207,12 +221,12 @@ class Shares:
         """Note where in the replay buffer a point lies."""
         self._places[pair] = place
 
-    def hand_over(self, buffer: ReplayBuffer) -> None:
+    def exchange(self, buffer: ReplayBuffer) -> None:
         """Send what others evaluate, and take in what this rank does; called by all ranks."""
         if self._ranks.size > 1:
-            self._ranks.hand_over(self._parcels(buffer))
+            self._ranks.exchange(self._parcels(buffer))
 
-    def entries(self, update: Sequence[Pair], buffer: ReplayBuffer) -> list[Entry]:
+    def entries(self, update: Sequence[Pair], buffer: ReplayBuffer) -> list[ReplayEntry]:
         """The points of an update that this rank evaluates."""
         return [buffer[self._places[pair]] for pair in update]
 

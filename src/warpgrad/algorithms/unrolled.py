@@ -10,7 +10,7 @@ from warpgrad.algorithms.method import MetaGradient, MetaUpdate, Method
 from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers.points import Fixed
-from warpgrad.objectives.unrolled import Through
+from warpgrad.objectives.unrolled import UnrolledObjective
 from warpgrad.tasks.base import Task
 
 
@@ -19,6 +19,11 @@ class Unrolled(Algorithm):
 
     MAML is a learner without warp; Meta-SGD and Meta-Curvature are rules; T-Nets are linear warp-layers;
     ANIL is a body in φ; CAVIA is a context in θ that starts at zero. Memory grows with K.
+
+    Example:
+        >>> maml = wg.Method(learner, wg.SGD(0.1))
+        >>> sorted(wg.Unrolled(steps=3, tasks=1).meta_step(maml, [task], [0], update=ignore))
+        ['meta_loss']
     """
 
     def meta_step(
@@ -38,12 +43,12 @@ class Unrolled(Algorithm):
         mine = ranks.share(len(tasks))
         for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine]):
             start = adaptation.start()
-            step = adaptation.compute(Through(self.steps_of(adaptation.task)), start)
+            step = adaptation.compute(UnrolledObjective(self.steps_of(adaptation.task)), start)
             meta.add_sample(step, adaptation.size)
             meta.add_start(ThetaGradient(step.theta0, {}), adaptation)
             trace.add("meta_loss", step.meta_loss)
-        meta.add_up(ranks, method, "phi", "rule", "theta0")
-        trace.add_up(ranks)
+        meta.all_reduce(ranks, method, "phi", "rule", "theta0")
+        trace.all_reduce(ranks)
         meta.apply(update, "phi", "rule", scale=self.scale(meta.samples))
         meta.apply(update, "theta0", scale=method.weight / len(tasks))
         return trace.means()

@@ -3,7 +3,7 @@
 Training never needs anything here: backpropagation through warp-layers does it all. These functions show what it
 does, for an explicit warp Ω or for the warp-layers of a model.
 
-What bites: Jacobians are dense. Use float64 and few parameters, layers and examples.
+Warning: Jacobians are dense. Use float64 and few parameters, layers and examples.
 """
 
 from warpgrad.analysis.geometry import (
@@ -11,8 +11,9 @@ from warpgrad.analysis.geometry import (
     NativeLoss,
     Omega,
     PushForward,
+    as_vector,
     condition_number,
-    flattened,
+    from_vector,
     ideal_step,
     invert,
     is_positive_definite,
@@ -21,7 +22,6 @@ from warpgrad.analysis.geometry import (
     metric_inverse,
     pushed_forward,
     taylor_error,
-    unflattened,
 )
 from warpgrad.analysis.warp_jacobians import warp_jacobians, warp_jacobians_along, warp_layers
 
@@ -30,8 +30,9 @@ __all__ = [
     "NativeLoss",
     "Omega",
     "PushForward",
+    "as_vector",
     "condition_number",
-    "flattened",
+    "from_vector",
     "ideal_step",
     "invert",
     "is_positive_definite",
@@ -40,7 +41,6 @@ __all__ = [
     "metric_inverse",
     "pushed_forward",
     "taylor_error",
-    "unflattened",
     "warp_jacobians",
     "warp_jacobians_along",
     "warp_layers",

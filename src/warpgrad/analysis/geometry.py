@@ -27,18 +27,34 @@ NativeLoss = Callable[[Tensor], Tensor]
 
 
 def jacobian(omega: Omega, theta: Tensor) -> Tensor:
-    """DΩ(θ), [size of γ, size of θ]; differentiable in θ and in whatever Ω is made of."""
+    """DΩ(θ), [size of γ, size of θ]; differentiable in θ and in whatever Ω is made of.
+
+    Example:
+        >>> analysis.jacobian(lambda theta: 2 * theta, torch.ones(2))
+        tensor([[2., 0.],
+                [0., 2.]])
+    """
     return cast(Tensor, jacrev(omega)(theta))
 
 
 def metric_inverse(omega: Omega, theta: Tensor) -> Tensor:
-    """G⁻¹ = [DΩ][DΩ]ᵀ at γ = Ω(θ) (Eq. 8): what the warp preconditions gradients with in W."""
+    """G⁻¹ = [DΩ][DΩ]ᵀ at γ = Ω(θ) (Eq. 8): what the warp preconditions gradients with in W.
+
+    Example:
+        >>> analysis.metric_inverse(lambda theta: 2 * theta, torch.ones(2)).diagonal()
+        tensor([4., 4.])
+    """
     derivative = jacobian(omega, theta)
     return derivative @ derivative.mT
 
 
 def condition_number(metric: Tensor) -> Tensor:
-    """Largest over smallest eigenvalue of a symmetric [..., d, d], for G and G⁻¹ alike; ∞ where it is degenerate."""
+    """Largest over smallest eigenvalue of a symmetric [..., d, d], for G and G⁻¹ alike; ∞ where it is degenerate.
+
+    Example:
+        >>> analysis.condition_number(torch.diag(torch.tensor([1.0, 4.0])))
+        tensor(4.)
+    """
     spectrum = _spectrum(metric)
     smallest, largest = spectrum[..., 0], spectrum[..., -1]
     return torch.where(smallest > 0, largest / torch.where(smallest > 0, smallest, 1.0), torch.inf)
@@ -48,6 +64,10 @@ def is_positive_definite(metric: Tensor, *, tolerance: float | None = None) -> T
     """Whether [..., d, d] is symmetric with all eigenvalues above `tolerance` times the largest magnitude.
 
     By default the tolerance is 10·d·ε of the dtype, what rounding in the product [DΩ][DΩ]ᵀ can leave of a zero.
+
+    Example:
+        >>> analysis.is_positive_definite(torch.diag(torch.tensor([1.0, 0.0])))
+        tensor(False)
     """
     if tolerance is None:
         tolerance = 10 * metric.shape[-1] * torch.finfo(metric.dtype).eps
@@ -65,7 +85,13 @@ def _spectrum(metric: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class PushForward:
-    """γ = Ω(θ), the gradient Δθ = ∇(L ∘ Ω)(θ) in P (Eq. 7) and its image Δγ = DΩ Δθ = G⁻¹ ∇L(γ) in W (Eq. 8)."""
+    """γ = Ω(θ), the gradient Δθ = ∇(L ∘ Ω)(θ) in P (Eq. 7) and its image Δγ = DΩ Δθ = G⁻¹ ∇L(γ) in W (Eq. 8).
+
+    Example:
+        >>> pushed = analysis.pushed_forward(lambda gamma: gamma.sum(), lambda theta: 2 * theta, torch.ones(2))
+        >>> pushed.gamma, pushed.delta_theta
+        (tensor([2., 2.]), tensor([2., 2.]))
+    """
 
     gamma: Tensor
     delta_theta: Tensor
@@ -73,30 +99,55 @@ class PushForward:
 
 
 def pushed_forward(loss: NativeLoss, omega: Omega, theta: Tensor) -> PushForward:
-    """Δθ by backpropagation through Ω, as adaptation does it, and Δγ by pushing it forward with DΩ."""
+    """Δθ by backpropagation through Ω, as adaptation does it, and Δγ by pushing it forward with DΩ.
+
+    Example:
+        >>> analysis.pushed_forward(lambda gamma: gamma.sum(), lambda theta: 2 * theta, torch.ones(2)).delta_gamma
+        tensor([4., 4.])
+    """
     delta_theta: Tensor = grad(lambda place: loss(omega(place)))(theta)
     return PushForward(omega(theta), delta_theta, jacobian(omega, theta) @ delta_theta)
 
 
 def ideal_step(loss: NativeLoss, omega: Omega, theta: Tensor, alpha: float) -> Tensor:
-    """γ − α G⁻¹ ∇L(γ) at γ = Ω(θ), the argument of L in Eq. 10. For a given γ, find θ with `invert`."""
+    """γ − α G⁻¹ ∇L(γ) at γ = Ω(θ), the argument of L in Eq. 10. For a given γ, find θ with `invert`.
+
+    Example:
+        >>> analysis.ideal_step(lambda gamma: gamma.sum(), lambda theta: 2 * theta, torch.ones(2), alpha=0.5)
+        tensor([0., 0.])
+    """
     pushed = pushed_forward(loss, omega, theta)
     return pushed.gamma - alpha * pushed.delta_gamma
 
 
 def taylor_error(loss: NativeLoss, omega: Omega, theta: Tensor, alpha: float) -> Tensor:
-    """(L ∘ Ω)(θ − αΔθ) − L(γ − αΔγ): what Eq. 9 says falls as α²; 0 where Ω is affine."""
+    """(L ∘ Ω)(θ − αΔθ) − L(γ − αΔγ): what Eq. 9 says falls as α²; 0 where Ω is affine.
+
+    Example:
+        >>> analysis.taylor_error(lambda gamma: gamma.square().sum(), lambda theta: 2 * theta, torch.ones(2), 0.1)
+        tensor(0.)
+    """
     pushed = pushed_forward(loss, omega, theta)
     return loss(omega(theta - alpha * pushed.delta_theta)) - loss(pushed.gamma - alpha * pushed.delta_gamma)
 
 
-def flattened(tensors: Mapping[str, Tensor]) -> Tensor:
-    """θ as the flat vector that an explicit Ω takes, in the order of its names."""
+def as_vector(tensors: Mapping[str, Tensor]) -> Tensor:
+    """θ as the flat vector that an explicit Ω takes, in the order of its names.
+
+    Example:
+        >>> analysis.as_vector({"w": torch.ones(2, 2), "b": torch.zeros(1)})
+        tensor([1., 1., 1., 1., 0.])
+    """
     return torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
 
 
-def unflattened(vector: Tensor, like: Mapping[str, Tensor]) -> Tensors:
-    """The inverse of `flattened`, with the names and shapes of `like`; differentiable."""
+def from_vector(vector: Tensor, like: Mapping[str, Tensor]) -> Tensors:
+    """The inverse of `as_vector`, with the names and shapes of `like`; differentiable.
+
+    Example:
+        >>> analysis.from_vector(torch.arange(3.0), {"w": torch.zeros(2), "b": torch.zeros(1)})
+        {'w': tensor([0., 1.]), 'b': tensor([2.])}
+    """
     sizes = [tensor.numel() for tensor in like.values()]
     if vector.shape != (sum(sizes),):
         raise WarpgradError(f"a flat vector of {sum(sizes)} numbers is needed, not shape {tuple(vector.shape)}.")
@@ -110,17 +161,23 @@ def linear_omega(learner: Learner) -> Omega:
     γ has θ's names in θ's order: W ↦ T W and b ↦ T b + t for a warped layer, everything else as it is. The model
     at θ equals the same model without warp-layers at γ. DΩ is constant and, with parameters sorted by column of W,
     block-diagonal with a block T per column. Ω reads φ when it is called and is differentiable in it.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(2, 2), wg.Warp(nn.Linear(2, 2)))
+        >>> omega = analysis.linear_omega(wg.Learner(net))
+        >>> tuple(analysis.jacobian(omega, torch.zeros(6)).shape)
+        (6, 6)
     """
     warps = _linear_warps(learner)
 
     def omega(theta: Tensor) -> Tensor:
-        gamma = unflattened(theta, learner.theta0)
+        gamma = from_vector(theta, learner.theta0)
         for path, warp in warps.items():
             weight, bias = f"{path}.weight", f"{path}.bias"
             gamma[weight] = warp.weight @ gamma[weight]
             if bias in gamma:
                 gamma[bias] = linear(gamma[bias], warp.weight, warp.bias)
-        return flattened(gamma)
+        return as_vector(gamma)
 
     return omega
 
@@ -153,7 +210,13 @@ def _linear_warps(learner: Learner) -> dict[str, nn.Linear]:
 
 @dataclass(frozen=True)
 class Inverse:
-    """Solutions of Ω(θ) = γ, one per row, and ‖Ω(θ) − γ‖; rows that are not converged hold the best that was found."""
+    """Solutions of Ω(θ) = γ, one per row, and ‖Ω(θ) − γ‖; rows that are not converged hold the best that was found.
+
+    Example:
+        >>> found = analysis.invert(lambda theta: 2 * theta, torch.ones(1, 2), start=torch.zeros(1, 2))
+        >>> found.theta, bool(found.converged)
+        (tensor([[0.5000, 0.5000]]), True)
+    """
 
     theta: Tensor
     residual: Tensor
@@ -172,8 +235,12 @@ def invert(
     solution but for exceptional starts; give such an Ω the target as the start. A row is converged where
     ‖Ω(θ) − γ‖ ≤ tolerance·ε·(1 + ‖γ‖), with ε that of the dtype.
 
-    What bites: where Ω folds there are several solutions, of which this is one; and an Ω that is not onto has
+    Warning: where Ω folds there are several solutions, of which this is one; and an Ω that is not onto has
     none for some γ: look at `converged`.
+
+    Example:
+        >>> analysis.invert(lambda theta: theta + theta.tanh(), torch.zeros(1, 2), torch.ones(1, 2)).converged
+        tensor([True])
     """
     if gamma.ndim != 2 or gamma.shape != start.shape:
         raise WarpgradError(f"invert(...) needs γ and start of one shape [n, d], not {shapes((gamma, start))}.")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from warpgrad.adaptation.base import Adaptation
 from warpgrad.adaptation.trajectory import Trajectory
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.keys import isolated_rng
 from warpgrad.model.learner import Learner
 from warpgrad.rules.base import Rule
@@ -20,7 +20,12 @@ from warpgrad.tensors import Tensors
 
 
 def warp_layers(learner: Learner) -> dict[str, nn.Module]:
-    """The warp-layers ω by name: the outermost modules with a forward of their own and no parameters but φ's."""
+    """The warp-layers ω by name: the outermost modules with a forward of their own and no parameters but φ's.
+
+    Example:
+        >>> list(analysis.warp_layers(learner))
+        ['2']
+    """
     left = {id(value): name for name, value in learner.phi.items()}
     phi = set(left)
     layers: dict[str, nn.Module] = {}
@@ -53,6 +58,11 @@ def warp_jacobians(
     x is a layer's first argument, with the batch first; a one-dimensional x is a single example. Of several
     calls, those without gradient are left out and the others stand one after the other in the batch. Where
     examples meet inside a layer, as in batch-norm, each Jacobian is that of an example's own output.
+
+    Example:
+        >>> found = analysis.warp_jacobians(learner, learner.theta0, learner.buffers(), (x,))
+        >>> tuple(found["2"].shape)
+        (8, 4, 4)
     """
     with isolated_rng(learner.device), torch.enable_grad(), _recorded(learner, layers) as found:
         learner.bind(theta, buffers, key=key, training=training)(*args)
@@ -69,9 +79,13 @@ def warp_jacobians_along(
     key: int = 0,
     layers: Collection[str] | None = None,
 ) -> Iterator[tuple[int, Tensors]]:
-    """(k, `warp_jacobians` at θ_k on the batch of step k) for k = 0, every, 2·every, … of the K steps of a task."""
-    if every < 1:
-        raise WarpgradError(f"every={every}: look at the warp after at least 1 step.")
+    """(k, `warp_jacobians` at θ_k on the batch of step k) for k = 0, every, 2·every, … of the K steps of a task.
+
+    Example:
+        >>> [k for k, _ in analysis.warp_jacobians_along(learner, wg.SGD(0.1), task, steps=4, every=2)]
+        [0, 2]
+    """
+    refuse_if(every < 1, f"every={every}: look at the warp after at least 1 step.")
     trajectory = Trajectory(Adaptation(learner, rule, task, key), steps)
     for k in range(steps):
         # Entered anew for every step, so that the caller's random state is its own between them.

@@ -8,25 +8,24 @@ the data of that sub-task joins a running sum, F ← γF + F_t. Later steps desc
 F_t is the diagonal of the true Fisher, E_x E_{y ~ p(y|x,θ)} [∂ log p(y|x,θ) / ∂θ]², with the inner expectation in
 closed form: Σ_o (∂f_o/∂θ)² for squared errors (unit variance), Σ_c p_c (∂ log p_c/∂θ)² for classes. No targets needed.
 
-What bites: an explicit step on the quadratic is stable only while αλF_j < 2. So the penalty's part of the step is taken
+Warning: an explicit step on the quadratic is stable only while αλF_j < 2. So the penalty's part of the step is taken
 implicitly: θ_{k+1} minimises ½‖θ − (θ_k − α∇L_task)‖² + α·penalty(θ), which never overshoots, whatever λ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
 from warpgrad.adaptation.base import Adaptation, Point, Transition
-from warpgrad.errors import WarpgradError
+from warpgrad.baselines.kfac import Likelihood
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.rules import SGD
 from warpgrad.tensors import Tensors, detached
-
-Likelihood = Literal["gaussian", "categorical"]
 
 _ANCHOR, _FISHER = "ewc/anchor/", "ewc/fisher/"
 
@@ -57,6 +56,11 @@ class OnlineEWC:
     stepper = OnlineEWC(adaptation, strength=100.0, ends=range(20, 100, 20))
     point = stepper.start()
     point = stepper.step(point).after
+
+    Example:
+        >>> ewc = baselines.OnlineEWC(wg.Adaptation(learner, wg.SGD(0.1), task, key=0), strength=10.0, ends=[2])
+        >>> [point.k for point in Trajectory(ewc, steps=3).points()]
+        [0, 1, 2, 3]
     """
 
     def __init__(
@@ -79,10 +83,14 @@ class OnlineEWC:
         rule = adaptation.rule
         if not isinstance(rule, SGD) or rule.momentum or rule.weight_decay or rule.meta:
             raise WarpgradError("OnlineEWC takes plain gradient steps: give it SGD(lr) and nothing else.")
-        if strength < 0 or not 0 <= decay <= 1:
-            raise WarpgradError(f"OnlineEWC(strength={strength}, decay={decay}): λ must be ≥ 0 and γ within [0, 1].")
-        if likelihood not in ("gaussian", "categorical"):
-            raise WarpgradError(f"likelihood={likelihood!r} is unknown; choose gaussian or categorical.")
+        refuse_if(
+            strength < 0 or not 0 <= decay <= 1,
+            f"OnlineEWC(strength={strength}, decay={decay}): λ must be ≥ 0 and γ within [0, 1].",
+        )
+        refuse_if(
+            likelihood not in ("gaussian", "categorical"),
+            f"likelihood={likelihood!r} is unknown; choose gaussian or categorical.",
+        )
         self.adaptation = adaptation
         self.strength, self.decay = strength, decay
         self.ends = tuple(sorted(set(ends)))

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.algorithms.method import MetaUpdate, Method
-from warpgrad.algorithms.ranks import ALONE, Ranks, add_up
-from warpgrad.errors import WarpgradError
+from warpgrad.algorithms.ranks import ALONE, Ranks, all_reduce
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Batch, Task
 from warpgrad.tensors import Accumulator, Tensors
@@ -25,15 +25,23 @@ _HEADS = "heads"
 
 
 class MultiHeaded(nn.Module):
-    """A body and one linear head per task; `forward(x, head=i)` goes through the i-th."""
+    """A body and one linear head per task; `forward(x, head=i)` goes through the i-th.
+
+    Example:
+        >>> net = baselines.MultiHeaded(nn.Linear(2, 4), [nn.Linear(4, 1) for _ in range(3)])
+        >>> tuple(net(torch.rand(5, 2), head=2).shape)
+        (5, 1)
+    """
 
     def __init__(self, body: nn.Module, heads: Iterable[nn.Module]) -> None:
         super().__init__()
         self.body = body
         self.heads = nn.ModuleList(heads)
         owned = [id(parameter) for head in self.heads for parameter in head.parameters()]
-        if not owned or len(set(owned)) < len(owned):
-            raise WarpgradError("every task needs a head of its own: give MultiHeaded separate modules.")
+        refuse_if(
+            not owned or len(set(owned)) < len(owned),
+            "every task needs a head of its own: give MultiHeaded separate modules.",
+        )
 
     def forward(self, inputs: Tensor, head: int) -> Tensor:
         output: Tensor = self.heads[head](self.body(inputs))
@@ -41,11 +49,16 @@ class MultiHeaded(nn.Module):
 
 
 class HeadedTask(Task):
-    """A task seen by a multi-headed model: the same batches and losses, always through the head of this task."""
+    """A task seen by a multi-headed model: the same batches and losses, always through the head of this task.
+
+    Example:
+        >>> headed = [baselines.HeadedTask(task, place) for place in range(3)]
+        >>> headed[1].head
+        1
+    """
 
     def __init__(self, task: Task, head: int) -> None:
-        self.task = task
-        self.head = head
+        self.task, self.head = task, head
         self.name = task.name
         self.steps = task.steps
 
@@ -81,6 +94,11 @@ class JointTraining(Algorithm):
     loss of its own task alone, so its step size does not depend on how many others there are.
 
     The tasks are `HeadedTask`s, the model a `MultiHeaded` in a learner with `allow_unused=True`.
+
+    Example:
+        >>> joint = baselines.JointTraining(steps=10, tasks=3, averaged=True)
+        >>> joint.averaged
+        True
     """
 
     def __init__(self, *, steps: int, tasks: int, averaged: bool = False) -> None:
@@ -118,10 +136,10 @@ class JointTraining(Algorithm):
                         inner = adaptation.inner(Point(k, learner.start(keys[place]), learner.buffers(), {}))
                         total.add(inner.gradient)
                         trace.add("task_loss", inner.loss.detach())
-                add_up(ranks, [(total, learner.learned_theta0)])
+                all_reduce(ranks, [(total, learner.learned_theta0)])
                 serving = Counter(heads[place] for place in members)
                 update("theta0", _step(total, serving))
-        trace.add_up(ranks)
+        trace.all_reduce(ranks)
         return trace.means()
 
     def idleness(self, ranks: int) -> str | None:

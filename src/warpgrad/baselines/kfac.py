@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from warpgrad.adaptation.base import Adaptation, Inner, Point, Transition
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.keys import generator
 from warpgrad.model.learner import Learner
 from warpgrad.rules import SGD
@@ -31,7 +31,12 @@ from warpgrad.tensors import Tensors, gradients, leaves
 
 @dataclass(frozen=True)
 class KFAC:
-    """Settings. The task loss must be the mean over examples of −log p(y | model output)."""
+    """Settings. The task loss must be the mean over examples of −log p(y | model output).
+
+    Example:
+        >>> baselines.KFAC(lr=0.1, likelihood="gaussian", damping=0.1).invert_every
+        5
+    """
 
     lr: float
     """α, for every parameter."""
@@ -52,13 +57,15 @@ class KFAC:
     """Largest α² ∇ᵀF⁻¹∇, about twice the KL divergence of a step; longer steps are shortened. None never does."""
 
     def __post_init__(self) -> None:
-        if self.damping < 0 or not 0 <= self.decay < 1 or (self.clip is not None and self.clip <= 0):
-            raise WarpgradError(
-                f"KFAC(damping={self.damping}, decay={self.decay}, clip={self.clip}): damping is at least 0, decay at "
-                "least 0 and below 1, clip above 0 or None."
-            )
-        if min(self.estimate_every, self.invert_every) < 1:
-            raise WarpgradError("KFAC: estimate_every and invert_every are at least 1 step.")
+        refuse_if(
+            self.damping < 0 or not 0 <= self.decay < 1 or (self.clip is not None and self.clip <= 0),
+            f"KFAC(damping={self.damping}, decay={self.decay}, clip={self.clip}): damping is at least 0, decay at "
+            "least 0 and below 1, clip above 0 or None.",
+        )
+        refuse_if(
+            min(self.estimate_every, self.invert_every) < 1,
+            "KFAC: estimate_every and invert_every are at least 1 step.",
+        )
 
 
 class KFACAdaptation(Adaptation):
@@ -66,6 +73,12 @@ class KFACAdaptation(Adaptation):
 
     Other parameters (batch-norm) keep their gradient. The factors are part of the point's state, so a trajectory can be
     taken up anywhere. The inverses are recomputed in the first step and then every `invert_every`.
+
+    Example:
+        >>> settings = baselines.KFAC(lr=0.1, likelihood="gaussian")
+        >>> kfac = baselines.KFACAdaptation(learner, task, key=0, settings=settings)
+        >>> kfac.step(kfac.start()).after.k
+        1
     """
 
     def __init__(self, learner: Learner, task: Task, key: int, settings: KFAC) -> None:

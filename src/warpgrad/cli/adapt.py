@@ -4,64 +4,58 @@ with an adapted classifier, which plain transformers loads."""
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-import tyro
+from tyro.conf import Positional, arg
 
-from warpgrad.cli.main import parse
 from warpgrad.cli.run import run_config
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 
 
-@dataclass(frozen=True)
-class AdaptArguments:
-    run: tyro.conf.Positional[Path]
-    """A run directory of text-intents."""
-    data: Path
-    """Labelled sentences, CSV or JSONL; all of them are adapted to."""
-    out: Path
-    """The folder to make."""
-    text_field: str = "text"
-    """What the file calls the sentence."""
-    label_field: str = "label"
-    """What it calls the label."""
-    encoder: str | None = None
-    """Where the run's encoder is now, if not where it was."""
-    steps: int | None = None
-    """Adaptation steps; those that the run is tested with if not given."""
-    keep_warps: bool = False
-    """Do not merge the warps into the weights: for non-linear ones. Only warpgrad.layers.load_warped reads that."""
+def adapt(
+    *,
+    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    data: Path,
+    out: Path,
+    text_field: str = "text",
+    label_field: str = "label",
+    encoder: str | None = None,
+    steps: int | None = None,
+    keep_warps: bool = False,
+) -> None:
+    """Adapt a run of text-intents to your own labelled sentences, and hand the classifier over as a folder.
 
+    Example: warpgrad adapt runs/mine --data my.csv --out model
 
-def adapt(words: list[str]) -> None:
-    """Adapt what a run has meta-learned to one's own labels."""
-    if not words:
-        raise WarpgradError("name the run: warpgrad adapt RUN --data FILE --out FOLDER.")
-    given: AdaptArguments = parse(AdaptArguments, words, "warpgrad adapt")
-    declared, config = run_config(given.run)
-    if declared.name != "text-intents":
-        raise WarpgradError(f"{given.run} is a run of {declared.name}; 'warpgrad adapt' takes one of text-intents.")
-    if given.steps is not None and given.steps < 1:
-        raise WarpgradError(f"steps={given.steps}: adaptation needs at least 1 step.")
-    if given.out.exists():
-        raise WarpgradError(f"{given.out} is there already: name another folder with --out.")
+    Args:
+        run: The run directory, of a meta-trained method.
+        data: Labelled sentences, CSV or JSONL. All of them are adapted to.
+        out: The folder to make. AutoModel of transformers loads it.
+        text_field: What the file calls the sentence.
+        label_field: What it calls the label.
+        encoder: Where the run's encoder is now, if not where it was.
+        steps: Adaptation steps. Without it, those that the run is tested with.
+        keep_warps: Do not merge the warps into the weights, for non-linear ones; load_warped(...) reads that.
+    """
+    declared, config = run_config(run)
+    require(
+        declared.name == "text-intents",
+        f"{run} is a run of {declared.name}; 'warpgrad adapt' takes one of text-intents.",
+    )
+    require(steps is None or steps >= 1, f"steps={steps}: adaptation needs at least 1 step.")
+    require(not out.exists(), f"{out} is there already: name another folder with --out.")
+    # Only now: the help text, which ends before this, needs no torch.
     from warpgrad.data.sources.text import Fields
     from warpgrad.experiments.text_intents.adapting import adapt_run
 
     began = time.monotonic()
     summary = adapt_run(
-        config,
-        given.run,
-        given.data,
-        given.out,
-        fields=Fields(given.text_field, given.label_field),
-        encoder=given.encoder,
-        steps=given.steps,
-        keep_warps=given.keep_warps,
-    )
+        config, run, data, out,
+        fields=Fields(text_field, label_field), encoder=encoder, steps=steps, keep_warps=keep_warps,
+    )  # fmt: skip
     print(
         f"{summary.sentences} sentences, {summary.labels} labels, {summary.steps} steps, "
         f"{time.monotonic() - began:.1f} s: task loss {summary.first:.3f} before, {summary.last:.3f} after"
     )
-    print(f"model: {given.out}" + ("" if given.keep_warps else f"; try: python {given.out}/classify.py 'a sentence'"))
+    print(f"model: {out}" + ("" if keep_warps else f"; try: python {out}/classify.py 'a sentence'"))

@@ -14,154 +14,142 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
+from tyro.conf import arg
 
 import warpgrad.data as sets
-from warpgrad.cli.main import parse
 from warpgrad.data.prepared import CLINC, DRAWN, OMNIGLOT, STORES
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.io import write_bytes
 
 if TYPE_CHECKING:
     from warpgrad.data import ImageStore, LabelledText
 
+DATA = """Prepare the public data sets, your own pictures and sentences, draw alphabets, look at a data set.
 
-def data(words: list[str]) -> None:
-    """`warpgrad data prepare | draw | montage`."""
-    table: dict[str, Callable[[list[str]], None]] = {"prepare": prepare, "draw": draw, "montage": show}
-    if not words or words[0] not in table:
-        found = f"not '{words[0]}'" if words else "nothing was named"
-        raise WarpgradError(f"'warpgrad data' can {', '.join(table)}; {found}. See the --help of each.")
-    table[words[0]](words[1:])
+Example: warpgrad data prepare omniglot --download"""
+PREPARE = """Make a data set that experiments read, from published files or from your own.
 
-
-@dataclass(frozen=True)
-class SourceArguments:
-    source: Path | None = None
-    """Where the published files are, packed or unpacked: their folder or the archive; WARPGRAD_DATA if not given."""
-    out: Path | None = None
-    """Where the prepared data set goes; data/NAME if not given."""
-
-
-@dataclass(frozen=True)
-class OmniglotArguments(SourceArguments):
-    download: bool = False
-    """Fetch the archives first, verified by checksum."""
+Example: warpgrad data prepare cifar-fs --source DIR"""
+PUBLIC = {
+    OMNIGLOT: "Omniglot with its 50 alphabets",
+    "omniglot-fewshot": "Omniglot with characters drawn for few-shot learning: 1100 / 100 / 423",
+    "cifar-fs": "CIFAR-100 with the splits of CIFAR-FS",
+    "fc100": "CIFAR-100 with the splits of FC100",
+    "mini-imagenet": "100 classes of ImageNet as miniImageNet, from pictures or pickles",
+    "tiered-imagenet": "608 classes of ImageNet as tieredImageNet, from pictures or pickles",
+}
+"""The public data sets that can be prepared."""
 
 
-@dataclass(frozen=True)
-class FolderArguments:
-    source: Path
-    """A folder of class folders, or a zip of one; they may lie below train, val and test, or have train.txt, val.txt
-    and test.txt beside them, each naming its classes."""
-    name: str | None = None
-    """What the data set is called; the source's own name if not given."""
-    size: int | None = None
-    """Resize every picture to SIZE×SIZE; without it all must have the same size."""
-    grey: bool = False
-    """Make every picture grey; without it they are stored grey only where all are."""
-    split_seed: int | None = None
-    """Draws 64 / 16 / 20 % of the classes for train, validation and test where the source tells no splits; 0 if not
-    given."""
-    out: Path | None = None
-    """Where the prepared data set goes; data/NAME if not given."""
+def prepare_omniglot(*, name: str, source: Path | None = None, out: Path | None = None, download: bool = False) -> None:
+    """Prepare Omniglot.
 
-
-@dataclass(frozen=True)
-class TextArguments:
-    source: Path
-    """A CSV with a header, or a JSONL file with one object a line, in UTF-8."""
-    text_field: str = "text"
-    """What the file calls the sentence."""
-    label_field: str = "label"
-    """What it calls the label."""
-    domain_field: str | None = None
-    """What it calls the domain of a label; `domain` where there is such a field, none otherwise: then labels are split
-    by the seed of a run."""
-    name: str | None = None
-    """What the data set is called; the file's own name if not given."""
-    out: Path | None = None
-    """Where the prepared data set goes; data/NAME if not given."""
-
-
-def prepare(words: list[str]) -> None:
-    """From published files, or from a person's own, to a data set that experiments read."""
-    table: dict[str, Callable[[list[str]], ImageStore]] = {
-        OMNIGLOT: lambda rest: _omniglot(OMNIGLOT, rest),
-        "omniglot-fewshot": lambda rest: _omniglot("omniglot-fewshot", rest),
-        "cifar-fs": lambda rest: _published(
-            "cifar-fs", rest, lambda: partial(sets.prepare_cifar, splits=sets.CIFAR_FS)
-        ),
-        "fc100": lambda rest: _published("fc100", rest, lambda: partial(sets.prepare_cifar, splits=sets.FC100)),
-        "mini-imagenet": lambda rest: _published("mini-imagenet", rest, lambda: sets.prepare_mini_imagenet),
-        "tiered-imagenet": lambda rest: _published("tiered-imagenet", rest, lambda: sets.prepare_tiered_imagenet),
-        "folder": _folder,
-    }
-    texts: dict[str, Callable[[list[str]], LabelledText]] = {CLINC: _clinc, "text": _text}
-    names = ", ".join((*table, *texts))
-    if words and words[0] in ("-h", "--help"):
-        print(f"warpgrad data prepare NAME [options], with NAME one of {names}; each has its own --help.")
-        return
-    if words and words[0] in texts:
-        _print_text(texts[words[0]](words[1:]))
-        return
-    if not words or words[0] not in table:
-        found = f"there is no data set '{words[0]}' to prepare" if words else "name the data set to prepare"
-        raise WarpgradError(f"{found}; choose {names}.")
-    _print_summary(table[words[0]](words[1:]))
-
-
-def _omniglot(name: str, words: list[str]) -> ImageStore:
-    given: OmniglotArguments = parse(OmniglotArguments, words, f"warpgrad data prepare {name}")
-    out = _destination(given.out, name)
-    if given.download and given.source is not None:
-        raise WarpgradError("give either --source or --download, not both.")
-    source = given.source
-    if given.download:
-        source = out.parent / f"{OMNIGLOT}-archives"
+    Args:
+        name: Which of the data sets.
+        source: The folder with the two published archives, packed or unpacked. Without it, WARPGRAD_DATA.
+        out: Where the prepared data set goes. Without it, data/NAME.
+        download: Fetch the archives first, verified by checksum.
+    """
+    destination = _destination(out, name)
+    require(source is None or not download, "give either --source or --download, not both.")
+    if download:
+        source = destination.parent / f"{OMNIGLOT}-archives"
         print(f"fetching the archives into {source}", file=sys.stderr, flush=True)
         sets.download_omniglot(source)
     make = sets.prepare_omniglot if name == OMNIGLOT else sets.prepare_omniglot_few_shot
-    return make(source, out, progress=_lines("characters prepared"))
+    _print_summary(make(source, destination, progress=_lines("characters prepared")))
 
 
-def _published(name: str, words: list[str], found: Callable[[], Callable[..., ImageStore]]) -> ImageStore:
-    """`found` looks the function up that prepares the set; a help text does not import it."""
-    given: SourceArguments = parse(SourceArguments, words, f"warpgrad data prepare {name}")
-    return found()(given.source, _destination(given.out, name), progress=_lines("classes prepared"))
+def prepare_public(*, name: str, source: Path | None = None, out: Path | None = None) -> None:
+    """Prepare a published data set.
+
+    Args:
+        name: Which of the data sets.
+        source: The folder or the archive with the published files. Without it, WARPGRAD_DATA.
+        out: Where the prepared data set goes. Without it, data/NAME.
+    """
+    makers: dict[str, Callable[..., ImageStore]] = {
+        "cifar-fs": partial(sets.prepare_cifar, splits=sets.CIFAR_FS),
+        "fc100": partial(sets.prepare_cifar, splits=sets.FC100),
+        "mini-imagenet": sets.prepare_mini_imagenet,
+        "tiered-imagenet": sets.prepare_tiered_imagenet,
+    }
+    _print_summary(makers[name](source, _destination(out, name), progress=_lines("classes prepared")))
 
 
-def _folder(words: list[str]) -> ImageStore:
-    given: FolderArguments = parse(FolderArguments, words, "warpgrad data prepare folder")
-    own = given.source.resolve()
-    name = given.name or (own.name if own.is_dir() else own.stem)
-    return sets.prepare_folder(
-        given.source,
-        _destination(given.out, name),
-        name=name,
-        size=given.size,
-        grey=given.grey,
-        split_seed=given.split_seed,
-        looked=_lines("classes looked through"),
-        progress=_lines("classes prepared"),
-    )
+def prepare_folder(
+    *,
+    source: Path,
+    name: str | None = None,
+    size: int | None = None,
+    grey: bool = False,
+    split_seed: int | None = None,
+    out: Path | None = None,
+) -> None:
+    """Prepare a folder of class folders with your own pictures.
+
+    Example: warpgrad data prepare folder --source birds --size 84
+
+    Args:
+        source: A folder of class folders, or a zip of one. They may lie below train, val and test, or have train.txt,
+            val.txt and test.txt beside them, each naming its classes.
+        name: What the data set is called. Without it, the source's own name.
+        size: Resize every picture to SIZE×SIZE; without it all must have the same size.
+        grey: Make every picture grey; without it they are stored grey only where all are.
+        split_seed: Draws 64 / 16 / 20 % of the classes for train, validation and test where the source tells no
+            splits. Without it, 0.
+        out: Where the prepared data set goes. Without it, data/NAME.
+    """
+    own = source.resolve()
+    name = name or (own.name if own.is_dir() else own.stem)
+    store = sets.prepare_folder(
+        source, _destination(out, name), name=name, size=size, grey=grey, split_seed=split_seed,
+        looked=_lines("classes looked through"), progress=_lines("classes prepared"),
+    )  # fmt: skip
+    _print_summary(store)
 
 
-def _clinc(words: list[str]) -> LabelledText:
-    given: SourceArguments = parse(SourceArguments, words, f"warpgrad data prepare {CLINC}")
-    return sets.prepare_clinc(given.source, given.out or STORES / CLINC)
+def prepare_clinc(*, source: Path | None = None, out: Path | None = None) -> None:
+    """Prepare CLINC150: sentences of 150 intents in 10 domains.
+
+    Example: warpgrad data prepare clinc150 --source DIR
+
+    Args:
+        source: The folder with data_full.json and domains.json. Without it, clinc150 in WARPGRAD_DATA.
+        out: Where the prepared data set goes. Without it, data/clinc150.
+    """
+    _print_text(sets.prepare_clinc(source, out or STORES / CLINC))
 
 
-def _text(words: list[str]) -> LabelledText:
-    given: TextArguments = parse(TextArguments, words, "warpgrad data prepare text")
-    name = given.name or given.source.stem
-    fields = sets.Fields(given.text_field, given.label_field, given.domain_field)
-    return sets.prepare_text(given.source, given.out or STORES / name, name=name, fields=fields)
+def prepare_text(
+    *,
+    source: Path,
+    text_field: str = "text",
+    label_field: str = "label",
+    domain_field: str | None = None,
+    name: str | None = None,
+    out: Path | None = None,
+) -> None:
+    """Prepare your own labelled sentences.
+
+    Example: warpgrad data prepare text --source tickets.csv --text-field sentence
+
+    Args:
+        source: A CSV with a header, or a JSONL file with one object a line, in UTF-8.
+        text_field: What the file calls the sentence.
+        label_field: What it calls the label.
+        domain_field: What it calls the domain of a label. Without it, `domain` where there is such a field; without
+            that, labels are split by the seed of a run.
+        name: What the data set is called. Without it, the file's own name.
+        out: Where the prepared data set goes. Without it, data/NAME.
+    """
+    name = name or source.stem
+    fields = sets.Fields(text_field, label_field, domain_field)
+    _print_text(sets.prepare_text(source, out or STORES / name, name=name, fields=fields))
 
 
 def _destination(out: Path | None, name: str) -> Path:
@@ -174,57 +162,55 @@ def _destination(out: Path | None, name: str) -> Path:
     return destination
 
 
-@dataclass(frozen=True)
-class DrawArguments:
-    out: Path = STORES / DRAWN
-    """Where the data set goes."""
-    seed: int = 0
-    """Another seed invents other alphabets."""
-    alphabets: int = 50
-    """How many."""
+def draw(*, out: Path = STORES / DRAWN, seed: int = 0, alphabets: int = 50) -> None:
+    """Draw a data set of invented alphabets, which stands in where nothing is prepared.
+
+    Example: warpgrad data draw --seed 1
+
+    Args:
+        out: Where the data set goes.
+        seed: Another seed invents other alphabets.
+        alphabets: The number of alphabets.
+    """
+    _print_summary(sets.prepare_drawn(out, seed, alphabets=alphabets, progress=_lines("alphabets drawn")))
 
 
-def draw(words: list[str]) -> None:
-    """Invent alphabets."""
-    given: DrawArguments = parse(DrawArguments, words, "warpgrad data draw")
-    store = sets.prepare_drawn(given.out, given.seed, alphabets=given.alphabets, progress=_lines("alphabets drawn"))
-    _print_summary(store)
+def montage(
+    *,
+    data: Annotated[str | None, arg(metavar="NAME|DIR")] = None,
+    group: Annotated[str | None, arg(aliases=["--alphabet"])] = None,
+    split: str | None = None,
+    classes: int = 64,
+    drawings: int = 20,
+    zoom: int = 2,
+    out: Path = Path("montage.png"),
+) -> None:
+    """Show classes as a picture: a row per class, a column per image.
 
+    Example: warpgrad data montage --data cifar-fs --split test
 
-@dataclass(frozen=True)
-class MontageArguments:
-    data: Annotated[str | None, tyro.conf.arg(metavar="NAME|DIR")] = None
-    """What to look at: a prepared data set by name, or its folder; Omniglot where it is prepared, else the drawn
-    alphabets."""
-    group: Annotated[str | None, tyro.conf.arg(aliases=["--alphabet"])] = None
-    """The alphabet, superclass or other group of classes."""
-    split: str | None = None
-    """The split, e.g. test. With neither: the classes to meta-train on, or the first group of a set without them."""
-    classes: int = 64
-    """At most so many rows."""
-    drawings: int = 20
-    """Images of each class."""
-    zoom: int = 2
-    """Screen pixels per image pixel, along each side."""
-    out: Path = Path("montage.png")
-    """The picture."""
-
-
-def show(words: list[str]) -> None:
-    """Classes as a picture: a row per class, a column per image."""
-    given: MontageArguments = parse(MontageArguments, words, "warpgrad data montage")
-    if given.group is not None and given.split is not None:
-        raise WarpgradError("give either --group or --split, not both.")
+    Args:
+        data: What to look at: a prepared data set by name, or its folder. Without it, Omniglot where it is prepared,
+            else the drawn alphabets.
+        group: The alphabet, superclass or other group of classes.
+        split: The split, such as test. With neither, the classes to meta-train on, or the first group of a set
+            without them.
+        classes: The largest number of rows.
+        drawings: The number of images of each class.
+        zoom: Screen pixels per image pixel, along each side.
+        out: The picture.
+    """
+    require(group is None or split is None, "give either --group or --split, not both.")
     from warpgrad.experiments.omniglot.methods import open_data
 
-    store = open_data(given.data)
-    name, chosen = _rows(store, given.group, given.split)
-    shown = chosen[: given.classes]
+    store = open_data(data)
+    name, chosen = _rows(store, group, split)
+    shown = chosen[:classes]
     buffer = io.BytesIO()
-    sets.montage(store, shown, drawings=given.drawings, zoom=given.zoom).save(buffer, format="PNG")
-    write_bytes(given.out, buffer.getvalue())
+    sets.montage(store, shown, drawings=drawings, zoom=zoom).save(buffer, format="PNG")
+    write_bytes(out, buffer.getvalue())
     count = f"{len(shown)}" if len(shown) == len(chosen) else f"{len(shown)} of {len(chosen)}"
-    print(f"{store.header.name}, {name}, {count} {_words(store)[1]}: {given.out}")
+    print(f"{store.header.name}, {name}, {count} {_words(store)[1]}: {out}")
 
 
 def _rows(store: ImageStore, group: str | None, split: str | None) -> tuple[str, tuple[int, ...]]:
@@ -235,8 +221,7 @@ def _rows(store: ImageStore, group: str | None, split: str | None) -> tuple[str,
         return split, store.split(split)
     members = store.members()
     name = group if group is not None else next(iter(members))
-    if name not in members:
-        raise WarpgradError(f"{store.header.name} has no {_words(store)[0]} '{name}'; it has {', '.join(members)}.")
+    require(name in members, f"{store.header.name} has no {_words(store)[0]} '{name}'; it has {', '.join(members)}.")
     return name or "all", members[name]
 
 

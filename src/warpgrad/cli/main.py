@@ -1,4 +1,4 @@
-"""The command line. `warpgrad` alone says what there is; every command has --help.
+"""The command line. `warpgrad` alone says what there is; every command and sub-command has --help.
 
 Exit codes: 0 done; 2 bad input and 3 a run that diverged, with one sentence on stderr; 130 and 143 stopped by Ctrl-C
 and SIGTERM, work saved.
@@ -11,54 +11,33 @@ import io
 import os
 import re
 import sys
-from collections.abc import Sequence
-from importlib import import_module
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
+from inspect import signature
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 from warpgrad.allocator import keep_freed_memory
 from warpgrad.errors import WarpgradError, naming_extras
+from warpgrad.experiments import DECLARATIONS
 from warpgrad.version import __version__
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from tyro.extras import SubcommandApp
 
-COMMANDS = {
-    "list": ("run", "list_experiments"),
-    "run": ("run", "run"),
-    "evaluate": ("run", "evaluate"),
-    "adapt": ("adapt", "adapt"),
-    "report": ("report", "report"),
-    "reproduce": ("report", "reproduce"),
-    "sweep": ("sweep", "sweep"),
-    "data": ("data", "data"),
-    "demo": ("report", "demo"),
-}
-"""Command -> its file in this folder, and its function there; imported when the command is given."""
 LAUNCHERS = ("reproduce", "sweep", "demo")
 """Commands that start processes of their own."""
-USAGE = """\
-warpgrad {version}: Warped Gradient Descent
-
-  warpgrad list                    experiments, methods, presets and tables
-  warpgrad run EXPERIMENT          meta-train and evaluate; the same command again goes on
-  warpgrad evaluate RUN            test a run again, with other test settings if you like
-  warpgrad adapt RUN               adapt a run of text-intents to your own labelled sentences
-  warpgrad report RUN...           one self-contained HTML page about some runs
-  warpgrad reproduce TABLE         run what is missing of a table of the paper, and build it
-  warpgrad sweep EXPERIMENT        search for settings on the validation split; the same command again goes on
-  warpgrad data COMMAND            prepare the public data sets, draw alphabets, look at them
-  warpgrad demo                    two experiments end to end, in a few minutes
-
-'warpgrad COMMAND --help' tells the options."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point: never a traceback for what the user can mend."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     keep_freed_memory()
-    code: int | str | None
+    code: int | str | None = 0
     try:
         with naming_extras():
-            code = _dispatch(words)
+            dispatch(words)
     except WarpgradError as error:
         print(f"warpgrad: {error}", file=sys.stderr)
         code = error.exit_code
@@ -74,22 +53,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code)
 
 
-def _dispatch(words: list[str]) -> int:
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(USAGE.format(version=__version__))
-        return 0
-    if words[0] == "--version":
+def dispatch(words: Sequence[str]) -> None:
+    """Carry out one command line; what is wrong with it is one `WarpgradError`."""
+    if words and words[0] == "--version":
         print(__version__)
-        return 0
-    if words[0] not in COMMANDS:
-        raise WarpgradError(f"there is no command '{words[0]}'; 'warpgrad --help' lists them.")
-    if words[0] in LAUNCHERS and _is_a_rank():
+        return
+    if words and words[0] in LAUNCHERS and _is_a_rank():
         if os.environ["RANK"] != "0":  # rank 0 says it for all
-            return 2
+            raise SystemExit(2)
         raise WarpgradError(f"'warpgrad {words[0]}' starts processes of its own: give the command without torchrun.")
-    file, function = COMMANDS[words[0]]
-    getattr(import_module(f"warpgrad.cli.{file}"), function)(words[1:])
-    return 0
+    parse(words)()
 
 
 def _is_a_rank() -> bool:
@@ -101,33 +74,123 @@ def _is_a_rank() -> bool:
     return distributed.shared()
 
 
-def parse(form: Any, words: Sequence[str], program: str, default: T | None = None) -> Any:
-    """Options into a dataclass; what is wrong with them becomes one sentence."""
-    import tyro
-
+def parse(words: Sequence[str]) -> partial[None]:
+    """The function that a command line asks for, with its arguments; what is wrong with them becomes one sentence."""
     complaints = io.StringIO()
+    app = _app(_commands(words))
     try:
         with contextlib.redirect_stderr(complaints):
-            if default is None:
-                return tyro.cli(form, args=list(words), prog=program)
-            return tyro.cli(form, args=list(words), prog=program, default=default)
+            parsed: partial[None] = app.cli(
+                prog="warpgrad",
+                description=f"Warped Gradient Descent, version {__version__}.",
+                args=["--help"] if list(words) in ([], ["help"]) else list(words),
+            )
+            return parsed
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise WarpgradError(f"{_sentence(complaints.getvalue())}; see '{program} --help'.") from None
+        raise WarpgradError(_sentence(complaints.getvalue(), words)) from None
 
 
-def _sentence(box: str) -> str:
-    """The first paragraph of a boxed message."""
-    lines = [re.sub(r"^[│|]\s?|\s*[│|]$", "", line).strip() for line in box.splitlines()]
-    kept: list[str] = []
-    for line in lines:
-        if line.startswith("╭"):
-            continue
-        if line.startswith(("─", "╰")):
-            break
-        kept.append(line)
-    text = " ".join(kept).strip().rstrip(".") or "the options cannot be understood"
-    near = re.findall(r"--[a-z][a-z0-9-]*", " ".join(lines[len(kept) + 1 :])) if "nrecognized" in text else []
-    hint = f" (did you mean {near[0]}?)" if near and near[0] != "--help" else ""
-    return text[0].lower() + text[1:] + hint
+def _commands(words: Sequence[str]) -> dict[str, Any]:
+    """Command -> the function behind it, or (help text, function or sub-commands).
+
+    The words are needed because a preset, a file or a run gives the options their defaults.
+    """
+    from warpgrad.cli import adapt, data, report, run, sweep
+    from warpgrad.data.prepared import CLINC, OMNIGLOT
+
+    runs, sweeps = {}, {}
+    for name, declared in DECLARATIONS.items():
+        given = tuple(words[2:]) if words[1:2] == [name] else ()
+        settings = run.initial_settings(declared, given)
+        runs[name] = _about(declared.summary, f"run {name}"), _command(run.run, settings, declared=declared)
+        searching = _command(sweep.sweep, settings, declared=declared, words=given)
+        sweeps[name] = _about(declared.summary, f"sweep {name} --trials 50"), searching
+    prepare = {
+        name: (
+            _about(about, f"data prepare {name}"),
+            _command(data.prepare_omniglot if name.startswith(OMNIGLOT) else data.prepare_public, name=name),
+        )
+        for name, about in data.PUBLIC.items()
+    }
+    own = {
+        "folder": _command(data.prepare_folder),
+        CLINC: _command(data.prepare_clinc),
+        "text": _command(data.prepare_text),
+    }
+    named = words[:1] == ["evaluate"] and len(words) > 1 and not words[1].startswith("-")
+    tested, kept = run.run_config(Path(words[1])) if named else (None, None)
+    return {
+        "list": _command(run.list_experiments),
+        "run": (run.RUN, runs),
+        "evaluate": _command(run.evaluate, kept, declared=tested),
+        "adapt": _command(adapt.adapt),
+        "report": _command(report.report),
+        "reproduce": _command(report.reproduce),
+        "sweep": (sweep.SWEEP, sweeps),
+        "data": (
+            data.DATA,
+            {
+                "prepare": (data.PREPARE, {**prepare, **own}),
+                "draw": _command(data.draw),
+                "montage": _command(data.montage),
+            },
+        ),
+        "demo": _command(report.demo),
+    }
+
+
+def _app(commands: Mapping[str, Any]) -> SubcommandApp:
+    from tyro.extras import SubcommandApp
+
+    app = SubcommandApp()
+    for name, command in commands.items():
+        about, target = command if isinstance(command, tuple) else (None, command)
+        inner: Any = _app(target) if isinstance(target, dict) else target
+        app.command(name=name, help=about)(inner)
+    return app
+
+
+def _about(summary: str, example: str) -> str:
+    return f"{summary[0].upper()}{summary[1:]}.\n\nExample: warpgrad {example}"
+
+
+def _command(function: Callable[..., None], settings: Any = None, **bound: Any) -> Callable[..., partial[None]]:
+    """A function as tyro takes it: every parameter an option, the call itself put off until all options are right.
+
+    The parameter `settings` becomes one option for every setting, with the given ones as defaults. Parameters that
+    are `bound` are no options.
+    """
+    from tyro.conf import OmitArgPrefixes
+
+    @wraps(function)
+    def deferred(*arguments: Any, **options: Any) -> partial[None]:
+        return partial(function, *arguments, **options, **bound)
+
+    del deferred.__dict__["__wrapped__"]  # or tyro would look at the function instead
+    hints = get_type_hints(function, include_extras=True)
+    own = signature(function)
+    parameters = {name: parameter for name, parameter in own.parameters.items() if name not in bound}
+    if settings is None and "settings" in parameters:
+        bound["settings"] = parameters.pop("settings").default
+    elif settings is not None:
+        hints["settings"] = OmitArgPrefixes[type(settings)]  # type: ignore[misc]
+        parameters["settings"] = parameters["settings"].replace(default=settings)
+    typed = [parameter.replace(annotation=hints[name]) for name, parameter in parameters.items()]
+    deferred.__signature__ = own.replace(parameters=typed)  # type: ignore[attr-defined]
+    deferred.__annotations__ = {name: hints[name] for name in parameters}
+    return deferred
+
+
+def _sentence(box: str, words: Sequence[str]) -> str:
+    """The first paragraph of a boxed message, and what the others offer instead."""
+    inside = " ".join(line.strip("│| ") for line in box.splitlines() if line[:1] not in "╭╰")
+    text, *others = (" ".join(part.split()) for part in re.split("─{3,}", inside))
+    text = text.rstrip(" .") or "the options cannot be understood"
+    offered = re.match(r"Available subcommands: (.*)|Perhaps you meant: (--[a-z0-9-]+)", others[0] if others else "")
+    if offered and offered[1]:
+        return f"{text[0].lower()}{text[1:]}; choose one of {offered[1]}."
+    hint = f" (did you mean {offered[2]}?)" if offered else ""
+    command = " ".join(["warpgrad", *takewhile(lambda word: not word.startswith("-"), words)])
+    return f"{text[0].lower()}{text[1:]}{hint}; see '{command} --help'."

@@ -3,107 +3,101 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-import tyro
+from tyro.conf import Positional, arg
 
-from warpgrad.cli.main import parse
 from warpgrad.cli.run import print_rows, run_config
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.experiments import Group, find_experiment, find_table
 from warpgrad.io import read_json
 
 
-@dataclass(frozen=True)
-class ReportArguments:
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run directories."""
-    out: Path = Path("report.html")
-    """The page."""
+def report(
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...")], *, out: Path = Path("report.html")
+) -> None:
+    """Write one self-contained HTML page about some runs.
 
+    Example: warpgrad report runs/synthetic/* --out page.html
 
-def report(words: list[str]) -> None:
-    """`warpgrad report RUN... [--out PAGE]`."""
-    given: ReportArguments = parse(ReportArguments, words, "warpgrad report")
-    if not given.runs:
-        raise WarpgradError("name at least one run directory: warpgrad report RUN...")
-    names = {declared.name for declared, _ in map(run_config, given.runs)}
+    Args:
+        runs: The run directories.
+        out: The page.
+    """
+    require(runs, "name at least one run directory: warpgrad report RUN...")
+    names = {declared.name for declared, _ in map(run_config, runs)}
     if len(names) > 1:
         from warpgrad.report import load_run, run_page
 
-        page = run_page([load_run(path) for path in given.runs])
+        page = run_page([load_run(path) for path in runs])
     else:
         experiment = find_experiment(names.pop())
-        page = experiment.page(_groups(given.runs), f"{experiment.name}: {experiment.summary}")
-    print(page.write(given.out))
+        page = experiment.page(_groups(runs), f"{experiment.name}: {experiment.summary}")
+    print(page.write(out))
 
 
-@dataclass(frozen=True)
-class ReproduceArguments:
-    table: tyro.conf.Positional[str]
-    """The table; `warpgrad list` names them."""
-    preset: str | None = None
-    """Another preset than the table's own."""
-    seeds: int | None = None
-    """The same number of seeds for every row, instead of the table's own."""
-    workers: int = 2
-    """Processes of one thread each."""
-    out: Path | None = None
-    """Where its runs and, in a folder of the table's name, its page go; runs/EXPERIMENT if not given."""
-    record: Path | None = None
-    """Also put the table on record: all that its page needs of every run, in this one file."""
-    keep: bool = False
-    """Runs that stand in the file of --record under the very same settings are not run again."""
+def reproduce(
+    table: Annotated[Positional[str], arg(metavar="TABLE")],
+    *,
+    preset: str | None = None,
+    seeds: int | None = None,
+    workers: int = 2,
+    out: Path | None = None,
+    record: Path | None = None,
+    keep: bool = False,
+) -> None:
+    """Run what is missing of a table of the paper, then build the table and its page.
 
+    Example: warpgrad reproduce synthetic --workers 2
 
-def reproduce(words: list[str]) -> None:
-    """`warpgrad reproduce TABLE`: run what is missing, then build the table and its page."""
-    given: ReproduceArguments = parse(ReproduceArguments, words, "warpgrad reproduce")
+    Args:
+        table: The name of the table; `warpgrad list` shows them.
+        preset: Another preset than the table's own.
+        seeds: The same number of seeds for every row, instead of the table's own.
+        workers: The number of processes, of one thread each.
+        out: Where the runs and, in a folder of the table's name, the page go. Without it, runs/EXPERIMENT.
+        record: Also put the table on record: all that its page needs of every run, in this one file.
+        keep: Do not repeat runs that stand in the file of --record under the very same settings.
+    """
     from warpgrad.experiments.comparison import search_lines, trials_of
     from warpgrad.experiments.records import read_record, write_record
     from warpgrad.experiments.reproduction import reproduce as reproduce_table
 
-    table = find_table(given.table)
-    experiment = find_experiment(table.experiment)
-    preset = given.preset or table.preset
-    if given.seeds is not None and given.seeds < 1:
-        raise WarpgradError(f"seeds={given.seeds}: at least 1 seed must be run.")
-    if given.keep and given.record is None:
-        raise WarpgradError("--keep goes with --record FILE: what is kept are the runs in that file.")
-    root = given.out or Path("runs") / experiment.name
+    wanted = find_table(table)
+    experiment = find_experiment(wanted.experiment)
+    at = preset or wanted.preset
+    require(seeds is None or seeds >= 1, f"seeds={seeds}: at least 1 seed must be run.")
+    require(record is not None or not keep, "--keep goes with --record FILE: what is kept are the runs in that file.")
+    root = out or Path("runs") / experiment.name
     results = reproduce_table(
-        experiment, table, root,
-        preset=preset, seeds=given.seeds, workers=given.workers, recording=given.record is not None,
-        record=read_record(given.record) if given.keep and given.record and given.record.exists() else None,
+        experiment, wanted, root, preset=at, seeds=seeds, workers=workers, recording=record is not None,
+        record=read_record(record) if keep and record and record.exists() else None,
     )  # fmt: skip
-    page = experiment.page(results.groups, table.title)
-    index = page.write(root / table.name / "index.html")
-    page.write_figures(root / table.name / "figures")
-    if given.record is not None:
-        write_record(given.record, table, preset, results)
-    print_rows(*experiment.lines(results.groups), f"{table.title} (preset {preset})")
-    if table.search:
+    page = experiment.page(results.groups, wanted.title)
+    index = page.write(root / wanted.name / "index.html")
+    page.write_figures(root / wanted.name / "figures")
+    if record is not None:
+        write_record(record, wanted, at, results)
+    print_rows(*experiment.lines(results.groups), f"{wanted.title} (preset {at})")
+    if wanted.search:
         metric = experiment.sweep_metric
         print_rows(*search_lines(trials_of(results.groups, metric, results.diverged), metric), "What won the search")
     print(f"page: {index}")
 
 
-@dataclass(frozen=True)
-class DemoArguments:
-    seeds: int = 4
-    """Meta-seeds of the synthetic experiment; the alphabets take half as many."""
-    workers: int = 2
-    """Processes of one thread each."""
-    out: Path = Path("runs/demo")
-    """Where the runs and the pages go."""
+def demo(*, seeds: int = 4, workers: int = 2, out: Path = Path("runs/demo")) -> None:
+    """Run two experiments end to end, in a few minutes: synthetic surfaces as in the paper, and drawn alphabets.
 
+    Example: warpgrad demo --workers 2
 
-def demo(words: list[str]) -> None:
-    """`warpgrad demo`: the synthetic experiment at the paper's settings, and drawn alphabets; tables and pages."""
-    given: DemoArguments = parse(DemoArguments, words, "warpgrad demo")
-    for table, seeds in (("synthetic", given.seeds), ("omniglot-demo", max(1, given.seeds // 2))):
-        reproduce([table, "--seeds", str(seeds), "--workers", str(given.workers), "--out", str(given.out)])
+    Args:
+        seeds: The number of meta-seeds of the synthetic experiment; the alphabets take half as many.
+        workers: The number of processes, of one thread each.
+        out: Where the runs and the pages go.
+    """
+    reproduce("synthetic", seeds=seeds, workers=workers, out=out)
+    reproduce("omniglot-demo", seeds=max(1, seeds // 2), workers=workers, out=out)
 
 
 def _groups(paths: tuple[Path, ...]) -> list[Group]:

@@ -3,58 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any
 
-import tyro
+from tyro.conf import Positional, arg
 
-from warpgrad.cli.main import parse
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments import DECLARATIONS, Config, Declaration, Execution, find_declaration, find_experiment
 from warpgrad.experiments.settings_file import read_settings
 from warpgrad.io import read_json, write_json
 
-C = TypeVar("C", bound=Config)
+RUN = """Meta-train and evaluate; the same command again goes on where it stopped.
+
+Example: warpgrad run synthetic --preset small --seed 3"""
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """How to carry the run out; nothing here changes its numbers."""
+def list_experiments() -> None:
+    """List the experiments with their methods, presets and tables.
 
-    out: Path | None = None
-    """Run directory; runs/EXPERIMENT/PRESET-METHOD-seedN, with what differs from the preset, if not given."""
-    config: Path | None = None
-    """JSON file of settings over the preset, such as a sweep's best.json; options given here win over it."""
-    estimate: bool = False
-    """Do not run: predict time, memory and replay buffer from a few steps at these sizes."""
-    flops: float | None = None
-    """With --estimate: floating-point operations per second of each process elsewhere, to predict the time there."""
-    ranks: int = 1
-    """With --estimate: processes that share the work elsewhere."""
-    fresh: bool = False
-    """Delete an earlier run there and start over."""
-    threads: int = 1
-    """Threads of this process."""
-    timeout: float | None = None
-    """Under torchrun: seconds that a process waits for the others in an exchange; WARPGRAD_TIMEOUT, or 1800, if not
-    given."""
-    tensorboard: bool = False
-    """Also write TensorBoard events."""
-    quiet: bool = False
-    """Show no progress."""
-
-
-@dataclass(frozen=True)
-class RunArguments(Generic[C]):
-    config: tyro.conf.OmitArgPrefixes[C]
-    options: tyro.conf.OmitArgPrefixes[RunOptions] = field(default_factory=RunOptions)
-
-
-def list_experiments(words: list[str]) -> None:
-    """Experiments, methods, presets and tables."""
-    if words:
-        raise WarpgradError(f"'warpgrad list' takes no options, not {words[0]!r}.")
+    Example: warpgrad list
+    """
     for experiment in DECLARATIONS.values():
         print(f"{experiment.name}  ({experiment.section})  {experiment.summary}")
         print(f"  methods: {', '.join(experiment.methods)}")
@@ -63,97 +33,118 @@ def list_experiments(words: list[str]) -> None:
             print(f"  table {table.name}: {table.title}; {len(table.rows)} rows × {table.seeds} seeds")
 
 
-def run(words: list[str]) -> None:
-    """`warpgrad run EXPERIMENT [--preset P] [options]`."""
-    declared, rest = named_experiment(words, "run")
-    file = given_word(rest, "--config")
-    changes = read_settings(Path(file), declared) if file is not None else {}
-    # The preset is looked up first, because it is what all other settings change.
-    preset = given_word(rest, "--preset") or changes.get("preset") or next(iter(declared.presets))
-    base = dataclasses.replace(declared.preset(preset), **{**changes, "preset": preset})
-    program = f"warpgrad run {declared.name}"
-    given: Any = parse(RunArguments[type(base)], rest, program, RunArguments(base))  # type: ignore[misc]
-    # Only now: the help text, which ends in `parse`, needs no torch.
+def run(
+    settings: Config,
+    *,
+    declared: Declaration[Any],
+    out: Path | None = None,
+    config: Path | None = None,
+    estimate: bool = False,
+    flops: float | None = None,
+    ranks: int = 1,
+    fresh: bool = False,
+    threads: int = 1,
+    timeout: float | None = None,
+    tensorboard: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Meta-train and evaluate one experiment.
+
+    Args:
+        settings: The experiment's settings; what follows changes none of its numbers.
+        declared: The experiment.
+        out: The run directory. Without it, runs/EXPERIMENT/PRESET-METHOD-seedN and whatever differs from the preset.
+        config: A JSON file of settings over the preset, such as a sweep's best.json. Options given here win over it.
+        estimate: Do not run, but predict time, memory and replay buffer from a few steps at these sizes.
+        flops: With --estimate, the floating-point operations per second of each process elsewhere, to predict the time
+            there.
+        ranks: With --estimate, the number of processes that share the work elsewhere.
+        fresh: Delete an earlier run in the directory and start over.
+        threads: The number of threads of this process.
+        timeout: Under torchrun, the seconds that a process waits for the others. Without it, WARPGRAD_TIMEOUT, or 1800.
+        tensorboard: Also write TensorBoard events.
+        quiet: Show no progress.
+    """
+    del config  # `initial_settings` has read it
+    # Only now: the help text, which ends before this, needs no torch.
     from warpgrad.experiments import runner
-    from warpgrad.training.distributed import joined
+    from warpgrad.training.distributed import current_ranks
 
     experiment = find_experiment(declared.name)
-    config, options = experiment.check(given.config), given.options
-    _set_threads(options.threads)
-    if options.estimate:
+    checked = experiment.check(settings)
+    _set_threads(threads)
+    if estimate:
         from warpgrad.experiments.estimate import estimate_lines
 
-        print("\n".join(estimate_lines(experiment, config, flops=options.flops, ranks=options.ranks)))
+        print("\n".join(estimate_lines(experiment, checked, flops=flops, ranks=ranks)))
         return
-    if options.flops is not None or options.ranks != 1:
-        raise WarpgradError(
-            "--flops and --ranks only predict; give --estimate too, or start several processes with torchrun."
-        )
-    joined(runner.check_device(config.device), timeout=options.timeout)
-    directory = options.out or runner.default_directory(experiment, config)
-    execution = Execution(directory, options.fresh, options.tensorboard, not options.quiet)
-    summary = runner.execute(experiment, config, execution)
+    require(
+        flops is None and ranks == 1,
+        "--flops and --ranks only predict; give --estimate too, or start several processes with torchrun.",
+    )
+    current_ranks(runner.check_device(checked.device), timeout=timeout)
+    directory = out or runner.default_directory(experiment, checked)
+    summary = runner.execute(experiment, checked, Execution(directory, fresh, tensorboard, not quiet))
     print(
-        f"{experiment.name}, {config.method}, preset {config.preset}, seed {config.seed}: {summary['steps']} meta-steps"
+        f"{experiment.name}, {checked.method}, preset {checked.preset}, seed {checked.seed}: "
+        f"{summary['steps']} meta-steps"
     )
     _print_metrics(summary["metrics"])
     print(f"run directory: {directory}")
 
 
-@dataclass(frozen=True)
-class EvaluateArguments(Generic[C]):
-    config: tyro.conf.OmitArgPrefixes[C]
-    out: Path | None = None
-    """File for the result; the run's own evaluation.json where no setting was changed."""
-    threads: int = 1
-    """Threads of this process."""
+def evaluate(
+    settings: Config | None = None,
+    *,
+    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    declared: Declaration[Any],
+    out: Path | None = None,
+    threads: int = 1,
+) -> None:
+    """Test a run again, with other test settings if you like; `warpgrad evaluate RUN --help` lists them.
 
+    Example: warpgrad evaluate runs/synthetic/paper-warpgrad-seed3 --test-surfaces 500
 
-def evaluate(words: list[str]) -> None:
-    """`warpgrad evaluate RUN [options]`: options change the run's test settings."""
-    if not words or words[0].startswith("-"):
-        raise WarpgradError("name the run directory: warpgrad evaluate RUN [options].")
-    directory = Path(words[0])
-    declared, config = run_config(directory)
-    program = f"warpgrad evaluate {directory}"
-    given: Any = parse(EvaluateArguments[type(config)], words[1:], program, EvaluateArguments(config))  # type: ignore[misc]
+    Args:
+        settings: The run's settings, to be changed.
+        run: The run directory.
+        declared: The experiment that the run is of.
+        out: A file for the result. Without it, the run's own evaluation.json where no setting was changed.
+        threads: The number of threads of this process.
+    """
     from warpgrad.experiments import runner
 
-    _set_threads(given.threads)
+    _set_threads(threads)
     experiment = find_experiment(declared.name)
-    changed = experiment.check(given.config)
-    if changed == config and given.out is None:
-        result = runner.evaluate(experiment, config, directory)
+    changed = experiment.check(settings)
+    if changed == run_config(run)[1] and out is None:
+        result = runner.evaluate(experiment, changed, run)
     else:
         runner.check_device(changed.device)
-        result = experiment.evaluate(changed, directory)
-        if given.out is not None:
-            write_json(given.out, {"config": runner.settings(experiment, changed), **result})
+        result = experiment.evaluate(changed, run)
+        if out is not None:
+            write_json(out, {"config": runner.settings(experiment, changed), **result})
     _print_metrics(result["metrics"])
 
 
-def named_experiment(words: list[str], command: str) -> tuple[Declaration[Any], list[str]]:
-    """What the experiment that the first word names declares, and the other words."""
-    if not words or words[0].startswith("-"):
-        raise WarpgradError(f"name the experiment: warpgrad {command} EXPERIMENT, one of {', '.join(DECLARATIONS)}.")
-    return find_declaration(words[0]), words[1:]
-
-
-def given_word(words: list[str], flag: str) -> str | None:
-    """The value of an option that is needed before the others can be understood."""
-    for place, word in enumerate(words):
-        if word == flag and place + 1 < len(words):
-            return words[place + 1]
-        if word.startswith(f"{flag}="):
-            return word.removeprefix(f"{flag}=")
-    return None
+def initial_settings(declared: Declaration[Any], words: Sequence[str]) -> Config:
+    """What the options of a command line change: the preset it names, changed by the file it names."""
+    # tyro reads both again; but they decide the defaults, which it needs before it reads anything.
+    flat = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    named = dict(pairwise(flat))
+    changes = read_settings(Path(named["--config"]), declared) if "--config" in named else {}
+    preset = named.get("--preset") or changes.get("preset") or next(iter(declared.presets))
+    settings: Config = dataclasses.replace(declared.preset(preset), **{**changes, "preset": preset})
+    return settings
 
 
 def run_config(directory: Path) -> tuple[Declaration[Any], Any]:
     """The experiment that a run directory is of, and its settings."""
     kept = read_json(directory / "config.json")
-    if not isinstance(kept, dict) or "experiment" not in kept:
-        raise WarpgradError(f"{directory / 'config.json'} names no experiment: was it made by 'warpgrad run'?")
+    require(
+        isinstance(kept, dict) and "experiment" in kept,
+        f"{directory / 'config.json'} names no experiment: was it made by 'warpgrad run'?",
+    )
     experiment = find_declaration(kept["experiment"])
     preset = next(iter(experiment.presets.values()))
     known = {item.name for item in dataclasses.fields(preset)}
@@ -169,8 +160,7 @@ def run_config(directory: Path) -> tuple[Declaration[Any], Any]:
 
 
 def _set_threads(threads: int) -> None:
-    if threads < 1:
-        raise WarpgradError(f"threads={threads}: at least 1 thread must work.")
+    require(threads >= 1, f"threads={threads}: at least 1 thread must work.")
     import torch
 
     torch.set_num_threads(threads)

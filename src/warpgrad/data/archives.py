@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 
 VARIABLE = "WARPGRAD_DATA"
 """The environment variable that names the folder with the raw data sets."""
@@ -37,7 +37,7 @@ class Limits:
     total_bytes: int = 32 << 30
 
 
-class Tree(Protocol):
+class FileTree(Protocol):
     """Files below one root, whether packed or not."""
 
     path: Path
@@ -115,7 +115,7 @@ def _digest(facts: Iterable[tuple[str, int, int]]) -> str:
 
 
 @contextmanager
-def open_tree(path: Path, limits: Limits | None = None) -> Iterator[Tree]:
+def open_tree(path: Path, limits: Limits | None = None) -> Iterator[FileTree]:
     """The files of a folder or of a zip archive."""
     if path.is_dir():
         yield FolderTree(path)
@@ -143,8 +143,7 @@ def find_archives(names: Sequence[str], *, subfolder: str, folder: Path | str | 
             raise WarpgradError(f"no data folder was given and {VARIABLE} is not set: {remedy}.")
         folder = named
     root = Path(folder).expanduser()
-    if not root.is_dir():
-        raise WarpgradError(f"the data folder {root} does not exist: {remedy}.")
+    require(root.is_dir(), f"the data folder {root} does not exist: {remedy}.")
     places = [root / subfolder, root]
     found: dict[str, Path] = {}
     for name in names:
@@ -170,42 +169,38 @@ def find_tree(
 
 
 def _checked_members(path: Path, members: Sequence[zipfile.ZipInfo], limits: Limits) -> dict[str, zipfile.ZipInfo]:
-    if len(members) > limits.files:
-        raise _refused(path, f"it holds {len(members)} files, more than the {limits.files} that are reasonable")
+    def check(condition: bool, why: str) -> None:
+        require(condition, f"the archive {path} is refused: {why}; get it from its original source.")
+
+    check(
+        len(members) <= limits.files, f"it holds {len(members)} files, more than the {limits.files} that are reasonable"
+    )
     total = 0
     checked: dict[str, zipfile.ZipInfo] = {}
     for member in members:
-        name = member.filename
-        if problem := _problem(member, limits):
-            raise _refused(path, f"member {name!r} {problem}")
+        name, problem = member.filename, _problem(member, limits)
+        check(problem is None, f"member {name!r} {problem}")
         total += member.file_size
-        if total > limits.total_bytes:
-            raise _refused(path, f"it unpacks to more than the {limits.total_bytes} bytes that are reasonable")
-        if member.is_dir():
-            continue
-        if name in checked:
-            raise _refused(path, f"member {name!r} is in it twice")
-        checked[name] = member
+        check(
+            total <= limits.total_bytes,
+            f"it unpacks to more than the {limits.total_bytes} bytes that are reasonable",
+        )
+        if not member.is_dir():
+            check(name not in checked, f"member {name!r} is in it twice")
+            checked[name] = member
     return checked
 
 
 def _problem(member: zipfile.ZipInfo, limits: Limits) -> str | None:
     # The name as stored: ZipInfo.filename has already been cut at a null byte.
     name = member.orig_filename
-    if "\\" in name or "\0" in name or ":" in name.split("/")[0]:
-        return "has a name that is no plain relative path"
-    if name.startswith("/") or ".." in name.split("/"):
-        return "points out of the archive"
     # The upper half of external_attr is the Unix mode, 0 where the packer knew none.
-    kind = stat.S_IFMT(member.external_attr >> 16)
-    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        return "is a link or a device"
-    if member.flag_bits & 0x1:
-        return "is encrypted"
-    if member.file_size > limits.file_bytes:
-        return f"unpacks to {member.file_size} bytes, more than the {limits.file_bytes} that are reasonable"
-    return None
-
-
-def _refused(path: Path, why: str) -> WarpgradError:
-    return WarpgradError(f"the archive {path} is refused: {why}; get it from its original source.")
+    kind, size = stat.S_IFMT(member.external_attr >> 16), member.file_size
+    problems = {
+        "has a name that is no plain relative path": "\\" in name or "\0" in name or ":" in name.split("/")[0],
+        "points out of the archive": name.startswith("/") or ".." in name.split("/"),
+        "is a link or a device": kind not in (0, stat.S_IFREG, stat.S_IFDIR),
+        "is encrypted": bool(member.flag_bits & 0x1),
+        f"unpacks to {size} bytes, more than the {limits.file_bytes} that are reasonable": size > limits.file_bytes,
+    }
+    return next((problem for problem, found in problems.items() if found), None)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 
 _CHUNK = 1 << 18
 _TIMEOUT = 60.0
@@ -24,8 +24,7 @@ def download(
     `progress(bytes so far, bytes in all or None)` is called as data arrives. Data that do not match `sha256`
     are thrown away; a file that was at `destination` before is only ever replaced by a verified one.
     """
-    if not url.startswith(("https://", "http://")):
-        raise WarpgradError(f"{url} is no web address: only http and https are fetched.")
+    require(url.startswith(("https://", "http://")), f"{url} is no web address: only http and https are fetched.")
     if destination.is_file():
         with destination.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() == sha256:
@@ -34,11 +33,11 @@ def download(
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
         found = _fetch(url, partial, progress)
-        if found != sha256:
-            raise WarpgradError(
-                f"what came from {url} has the checksum {found} instead of {sha256}: it was thrown away; "
-                f"try again, or fetch it by hand to {destination}."
-            )
+        require(
+            found == sha256,
+            f"what came from {url} has the checksum {found} instead of {sha256}: it was thrown away; "
+            f"try again, or fetch it by hand to {destination}.",
+        )
         partial.replace(destination)
     except (OSError, HTTPException) as failure:
         raise WarpgradError(
@@ -52,15 +51,12 @@ def download(
 def _fetch(url: str, partial: Path, progress: Callable[[int, int | None], None] | None) -> str:
     digest = hashlib.sha256()
     with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer, partial.open("xb") as file:
-        length = answer.headers.get("Content-Length")
-        total = int(length) if length is not None and length.isdigit() else None
-        received = 0
+        length = answer.headers.get("Content-Length") or ""
         while chunk := answer.read(_CHUNK):
             file.write(chunk)
             digest.update(chunk)
-            received += len(chunk)
             if progress is not None:
-                progress(received, total)
+                progress(file.tell(), int(length) if length.isdigit() else None)
         file.flush()
         os.fsync(file.fileno())
     return digest.hexdigest()

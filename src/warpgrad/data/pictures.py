@@ -18,10 +18,10 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
-from warpgrad.data.archives import Tree
+from warpgrad.data.archives import FileTree
 from warpgrad.data.store import Images, ImageStore
 from warpgrad.data.writing import ClassImages
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 
 UNREADABLE = (OSError, SyntaxError, EOFError, ValueError, zlib.error, struct.error, Image.DecompressionBombError)
 """What Pillow raises for broken files, which is not one family. Our own errors are ValueErrors too."""
@@ -79,8 +79,7 @@ def _opened(encoded: bytes, where: str, remedy: str) -> Iterator[Image.Image]:
                 yield image
     except UNREADABLE as failure:
         raise WarpgradError(f"{where} is no readable image ({failure}): {remedy}.") from failure
-    if deep:
-        raise WarpgradError(f"{where} has more than 8 bits per pixel and channel: convert it to 8 bits first.")
+    require(not deep, f"{where} has more than 8 bits per pixel and channel: convert it to 8 bits first.")
 
 
 Progress = Callable[[int, int], None]
@@ -114,7 +113,7 @@ def _stacked(files: Sequence[str], read: Callable[[str], Images]) -> Images:
     return np.stack([read(file) for file in files])
 
 
-def resized(tree: Tree, size: int | None, remedy: str, *, channels: int = 3) -> Callable[[str], Images]:
+def resized(tree: FileTree, size: int | None, remedy: str, *, channels: int = 3) -> Callable[[str], Images]:
     """A `read` for `stream`: the pictures of a tree, resized to `size`×`size` where it is given."""
     return lambda file: pixels(read_picture(tree.read(file), f"{tree.path}: {file}", remedy, channels=channels), size)
 
@@ -135,11 +134,12 @@ def montage(
 
     `zoom` repeats each pixel, so what is seen is what a network gets; a class with fewer images leaves blanks.
     """
-    if not classes or drawings < 1 or zoom < 1:
-        raise WarpgradError("a montage needs at least one class, one drawing and a zoom of 1 or more.")
+    require(
+        classes and drawings >= 1 and zoom >= 1,
+        "a montage needs at least one class, one drawing and a zoom of 1 or more.",
+    )
     channels, height, width = store.shape
-    if channels not in (1, 3):
-        raise WarpgradError(f"{store.header.name} has {channels} channels; a montage shows grey (1) or RGB (3).")
+    require(channels in (1, 3), f"{store.header.name} has {channels} channels; a montage shows grey (1) or RGB (3).")
     tall, wide = height + gap, width + gap
     page = np.full((len(classes) * tall + gap, drawings * wide + gap, channels), 200, dtype=np.uint8)
     for row, class_index in enumerate(classes):

@@ -1,4 +1,4 @@
-"""Reading published pickles without running them: plain values and arrays of whole numbers, nothing else.
+"""Reading published pickles without running them: plain values and arrays of integers, nothing else.
 
 A pickle is a program that may call anything it can name. Here it can name the few functions by which NumPy packs an
 array, and even those are not NumPy's own: each name leads to a stand-in that takes down shape, type and bytes, checks
@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 
 Integers = npt.NDArray[np.integer[Any]]
 
@@ -26,7 +26,7 @@ _KINDS = frozenset({"b1", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8"})
 
 
 def load_plain(path: Path, remedy: str) -> Any:
-    """The value in the pickle `path`: dicts, lists, tuples, texts, bytes, numbers, and NumPy arrays of whole numbers.
+    """The value in the pickle `path`: dicts, lists, tuples, texts, bytes, numbers, and NumPy arrays of integers.
 
     `remedy` ends the sentence where the file is refused or damaged.
     """
@@ -47,7 +47,7 @@ def text(value: object) -> str:
 
 
 def numbers_in(value: object) -> list[int] | None:
-    """A list or a row of whole numbers as a list; None where it is neither."""
+    """A list or a row of integers as a list; None where it is neither."""
     items = value.tolist() if isinstance(value, np.ndarray) else value
     return items if isinstance(items, list) and all(type(item) is int for item in items) else None
 
@@ -60,13 +60,13 @@ class _Kind:
     def __init__(self, code: object, *_: object) -> None:
         self.code, self.order = text(code), "="
         if self.code not in _KINDS:
-            raise ValueError(f"an array of type '{self.code}' is no array of whole numbers")
+            raise ValueError(f"an array of type '{self.code}' is no array of integers")
 
     def __setstate__(self, state: tuple[object, ...]) -> None:
         # (version, byte order, …): what follows describes compound types, which are none of ours.
         self.order = text(state[1])
         if self.order not in ("<", ">", "=", "|"):
-            raise ValueError(f"an array of byte order '{self.order}' is no array of whole numbers")
+            raise ValueError(f"an array of byte order '{self.order}' is no array of integers")
 
     def build(self) -> np.dtype[Any]:
         return np.dtype(self.order.replace("|", "=") + self.code)
@@ -121,32 +121,39 @@ def _encode(value: object, encoding: object) -> bytes:
     return codecs.encode(value, "latin1")
 
 
-def _names() -> dict[tuple[str, str], _Stand]:
-    names = {("numpy", "dtype"): _Stand(_Kind), ("numpy", "ndarray"): _Stand(_Pending)}
-    names["_codecs", "encode"] = _Stand(_encode)
+_NAMES = {
+    ("numpy", "dtype"): _Stand(_Kind),
+    ("numpy", "ndarray"): _Stand(_Pending),
+    ("_codecs", "encode"): _Stand(_encode),
     # How Python 3 writes no bytes for Python 2. It is called without anything.
-    names["__builtin__", "bytes"] = _Stand(lambda: b"")
+    ("__builtin__", "bytes"): _Stand(lambda: b""),
     # NumPy 2 moved numpy.core to numpy._core.
-    for core in ("numpy.core", "numpy._core"):
-        names[f"{core}.multiarray", "_reconstruct"] = _Stand(_Pending)
-        names[f"{core}.multiarray", "scalar"] = _Stand(_scalar)
-        names[f"{core}.numeric", "_frombuffer"] = _Stand(_array)
-    return names
+    **{
+        (f"{core}.{module}", name): _Stand(make)
+        for core in ("numpy.core", "numpy._core")
+        for module, name, make in (
+            ("multiarray", "_reconstruct", _Pending),
+            ("multiarray", "scalar", _scalar),
+            ("numeric", "_frombuffer", _array),
+        )
+    },
+}
+"""What a pickle may name, and what it gets for that."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
     def __init__(self, file: Any, path: Path, remedy: str) -> None:
         # As bytes: pixels that Python 2 wrote are not decoded to text and back.
         super().__init__(file, encoding="bytes")
-        self._path, self._remedy, self._known = path, remedy, _names()
+        self._path, self._remedy = path, remedy
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self._known:
-            raise WarpgradError(
-                f"the pickle {self._path} is refused: it asks for {module}.{name}, but only plain values and NumPy "
-                f"arrays of whole numbers are read; {self._remedy}."
-            )
-        return self._known[module, name]
+        require(
+            (module, name) in _NAMES,
+            f"the pickle {self._path} is refused: it asks for {module}.{name}, but only plain values and NumPy "
+            f"arrays of integers are read; {self._remedy}.",
+        )
+        return _NAMES[module, name]
 
 
 def _finished(value: Any, done: dict[int, Any]) -> Any:

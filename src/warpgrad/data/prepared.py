@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warpgrad.data.archives import VARIABLE
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 
 if TYPE_CHECKING:
     from warpgrad.data.store import ImageStore
@@ -53,11 +53,11 @@ def open_prepared(data: str) -> ImageStore:
             "folder with --data."
         )
     folder = Path(data).expanduser()
-    if not folder.exists():
-        raise WarpgradError(
-            f"'{data}' is no prepared data set: known are {', '.join(TITLES)}, what 'warpgrad data prepare folder "
-            f"--name {folder.name}' makes of class folders, and any folder with a {FILE}."
-        )
+    require(
+        folder.exists(),
+        f"'{data}' is no prepared data set: known are {', '.join(TITLES)}, what 'warpgrad data prepare folder "
+        f"--name {folder.name}' makes of class folders, and any folder with a {FILE}.",
+    )
     return open_store(folder)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.keys import fold
 
 SPLITS = ("train", "validation", "test")
@@ -22,16 +22,14 @@ def check_splits(
     home: dict[str, str] = {}
     for split, members in splits.items():
         for name in members:
-            if name not in classes:
-                raise WarpgradError(f"{where}: the split {split} names the class '{name}', which has no images there.")
+            require(name in classes, f"{where}: the split {split} names the class '{name}', which has no images there.")
             if name in home:
                 both = f"twice in {split}" if home[name] == split else f"both in {home[name]} and in {split}"
                 raise WarpgradError(f"{where}: the class '{name}' is {both}; every class has one split.")
             home[name] = split
-        if not members:
-            raise WarpgradError(f"{where}: the split {split} has no classes.")
-        if sizes is not None and len(members) != sizes[split]:
-            raise WarpgradError(f"{where}: the split {split} has {len(members)} classes instead of {sizes[split]}.")
+        require(members, f"{where}: the split {split} has no classes.")
+        wanted = len(members) if sizes is None else sizes[split]
+        require(len(members) == wanted, f"{where}: the split {split} has {len(members)} classes instead of {wanted}.")
 
 
 def check_groups_apart(splits: Mapping[str, Sequence[str]], groups: Mapping[str, str], where: str, name: str) -> None:
@@ -61,8 +59,7 @@ def draw_splits(classes: Iterable[str], sizes: Mapping[str, int], *key: int | st
 
 def fractions(count: int, where: str) -> dict[str, int]:
     """64 / 16 / 20 % of `count` classes, as in miniImageNet and CIFAR-FS, and at least one each."""
-    if count < len(SPLITS):
-        raise WarpgradError(f"{where} has {count} classes; {len(SPLITS)} or more are needed for three splits.")
+    require(count >= len(SPLITS), f"{where} has {count} classes; {len(SPLITS)} or more are needed for three splits.")
     validation, test = max(1, round(0.16 * count)), max(1, round(0.20 * count))
     return {"train": count - validation - test, "validation": validation, "test": test}
 
@@ -79,9 +76,11 @@ def lines_of(raw: bytes, where: str) -> list[str]:
 def table_of(raw: bytes, where: str) -> dict[str, str]:
     """A JSON file that gives every class its group."""
     try:
-        table = json.loads(raw)
+        table: dict[str, str] = json.loads(raw)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as failure:
         raise WarpgradError(f"{where} is no readable JSON ({failure}).") from failure
-    if not isinstance(table, dict) or not all(isinstance(group, str) for group in table.values()):
-        raise WarpgradError(f"{where} is not a table from class names to group names.")
+    require(
+        isinstance(table, dict) and all(isinstance(group, str) for group in table.values()),
+        f"{where} is not a table from class names to group names.",
+    )
     return table

@@ -12,9 +12,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 
 FORMAT = "warpgrad-images"
 VERSION = 1
@@ -54,18 +55,17 @@ class Header:
     """What the pixel values mean and how they were made."""
 
     def __post_init__(self) -> None:
-        if len(self.shape) != 3 or min(self.shape) < 1:
-            raise WarpgradError("'shape' is not three positive numbers")
-        if not self.classes:
-            raise WarpgradError("there are no classes")
-        if len(set(self.classes)) != len(self.classes):
-            raise WarpgradError("two classes have the same name")
-        if len(self.groups) != len(self.classes):
-            raise WarpgradError("'groups' does not name one group per class")
-        if len(self.offsets) != len(self.classes) + 1 or self.offsets[0] != 0:
-            raise WarpgradError("'offsets' does not fit the classes")
-        if any(end <= begin for begin, end in pairwise(self.offsets)):
-            raise WarpgradError("'offsets' does not grow from class to class")
+        require(len(self.shape) == 3 and min(self.shape) >= 1, "'shape' is not three positive numbers")
+        require(self.classes, "there are no classes")
+        require(len(set(self.classes)) == len(self.classes), "two classes have the same name")
+        require(len(self.groups) == len(self.classes), "'groups' does not name one group per class")
+        require(
+            len(self.offsets) == len(self.classes) + 1 and self.offsets[0] == 0, "'offsets' does not fit the classes"
+        )
+        require(
+            not any(end <= begin for begin, end in pairwise(self.offsets)),
+            "'offsets' does not grow from class to class",
+        )
         for split, members in self.splits.items():
             if unknown := sorted(set(members) - set(self.classes)):
                 raise WarpgradError(f"split '{split}' names the unknown class '{unknown[0]}'")
@@ -73,8 +73,7 @@ class Header:
     @property
     def image_bytes(self) -> int:
         """The size of all images together."""
-        channels, height, width = self.shape
-        return self.offsets[-1] * channels * height * width
+        return self.offsets[-1] * math.prod(self.shape)
 
     def to_json(self) -> str:
         about = {"format": FORMAT, "version": VERSION, "dtype": "uint8"}
@@ -85,21 +84,20 @@ def read_header(path: Path) -> Header:
     """The header of the data set in the folder `path`; a clear refusal where it is none, of another version, or
     damaged."""
     file = path / FILE
-    if not file.is_file():
-        raise WarpgradError(
-            f"{path} is not a prepared data set: it has no {FILE}; make one with 'warpgrad data prepare'."
-        )
+    require(
+        file.is_file(), f"{path} is not a prepared data set: it has no {FILE}; make one with 'warpgrad data prepare'."
+    )
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as failure:
         raise damaged(path, f"{FILE} cannot be read ({failure})") from failure
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         raise WarpgradError(f"{path} is not a prepared data set: its {FILE} is of another format than {FORMAT}.")
-    if fields.get("version") != VERSION:
-        raise WarpgradError(
-            f"{path} is a data set of version {fields.get('version')}, but this release reads version {VERSION}: "
-            "delete it and prepare it again."
-        )
+    require(
+        fields.get("version") == VERSION,
+        f"{path} is a data set of version {fields.get('version')}, but this release reads version {VERSION}: "
+        "delete it and prepare it again.",
+    )
     try:
         return _header(fields)
     except WarpgradError as failure:
@@ -111,15 +109,12 @@ def damaged(path: Path, what: str) -> WarpgradError:
 
 
 def _header(fields: dict[str, Any]) -> Header:
-    if fields.get("dtype") != "uint8":
-        raise WarpgradError(f"dtype is {fields.get('dtype')!r} instead of 'uint8'")
+    require(fields.get("dtype") == "uint8", f"dtype is {fields.get('dtype')!r} instead of 'uint8'")
     texts = {key: _text(fields, key) for key in ("name", "sha256", "source", "licence", "note")}
-    splits = fields.get("splits")
-    if not isinstance(splits, dict):
-        raise WarpgradError("'splits' is not a table")
+    splits: Any = fields.get("splits")
+    require(isinstance(splits, dict), "'splits' is not a table")
     channels_height_width = _list(fields, "shape", int)
-    if len(channels_height_width) != 3:
-        raise WarpgradError("'shape' is not three positive numbers")
+    require(len(channels_height_width) == 3, "'shape' is not three positive numbers")
     return Header(
         shape=(channels_height_width[0], channels_height_width[1], channels_height_width[2]),
         classes=tuple(_list(fields, "classes", str)),
@@ -154,8 +149,7 @@ class ImageStore:
     """A data set on disk. `images(i)` copies one class out of the memory map; what else is known is in `header`."""
 
     def __init__(self, path: Path, header: Header) -> None:
-        self.path = path
-        self.header = header
+        self.path, self.header = path, header
         self._pixels: Images = np.memmap(
             path / IMAGES, dtype=np.uint8, mode="r", shape=(header.offsets[-1], *header.shape)
         )
@@ -200,10 +194,7 @@ class ImageStore:
     def members(self) -> dict[str, tuple[int, ...]]:
         """Group name -> the indices of its classes, both in sorted order of their names."""
         order = sorted(range(len(self)), key=lambda index: (self.groups[index], self.classes[index]))
-        found: dict[str, list[int]] = {}
-        for index in order:
-            found.setdefault(self.groups[index], []).append(index)
-        return {group: tuple(indices) for group, indices in found.items()}
+        return {group: tuple(indices) for group, indices in groupby(order, self.groups.__getitem__)}
 
     def split(self, name: str) -> tuple[int, ...]:
         """The indices of the classes of a published split."""
@@ -221,10 +212,10 @@ class ImageStore:
             raise damaged(self.path, f"the checksum of {IMAGES} is not the one in its {FILE}")
 
     def _span(self, class_index: int) -> tuple[int, int]:
-        if not 0 <= class_index < len(self):
-            raise WarpgradError(
-                f"{self.header.name} has classes 0 to {len(self) - 1}; there is no class {class_index}."
-            )
+        require(
+            0 <= class_index < len(self),
+            f"{self.header.name} has classes 0 to {len(self) - 1}; there is no class {class_index}.",
+        )
         return self.header.offsets[class_index], self.header.offsets[class_index + 1]
 
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.keys import generator
 
 
@@ -30,11 +30,11 @@ class AffineRange:
     """Largest shift either way, as a fraction of the height and of the width; each is drawn by itself."""
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.scale[0] <= self.scale[1] or self.rotate[0] > self.rotate[1] or self.shift < 0.0:
-            raise WarpgradError(
-                f"scale {self.scale}, rotate {self.rotate}, shift {self.shift} are no ranges: "
-                "each goes from its smaller to its larger value, scale above 0, shift from 0."
-            )
+        require(
+            0.0 < self.scale[0] <= self.scale[1] and self.rotate[0] <= self.rotate[1] and self.shift >= 0.0,
+            f"scale {self.scale}, rotate {self.rotate}, shift {self.shift} are no ranges: "
+            "each goes from its smaller to its larger value, scale above 0, shift from 0.",
+        )
 
 
 def random_affine(images: Tensor, key: int, ranges: AffineRange | None = None) -> Tensor:
@@ -57,11 +57,11 @@ def transform(images: Tensor, scale: Tensor, angle: Tensor, shift: Tensor) -> Te
     `grid_sample` wants the way back, from a place in the result to the place in the image it shows, in
     coordinates that run from −1 to 1 along either side: x = R⁻¹ (x' − shift) / scale, corrected for the sides' ratio.
     """
-    if images.dim() != 4 or not images.is_floating_point():
-        raise WarpgradError(
-            f"transform takes float images [n, channels, height, width], not {images.dtype} "
-            f"{tuple(images.shape)}; convert them with to_float."
-        )
+    require(
+        images.dim() == 4 and images.is_floating_point(),
+        f"transform takes float images [n, channels, height, width], not {images.dtype} "
+        f"{tuple(images.shape)}; convert them with to_float.",
+    )
     height, width = images.shape[-2:]
     radians = angle.double() * (math.pi / 180.0)
     cosine, sine = torch.cos(radians) / scale, torch.sin(radians) / scale
@@ -91,6 +91,5 @@ def to_float(images: Tensor, device: torch.device | None = None, dtype: torch.dt
     moved = images if device is None else images.to(device)
     if moved.dtype == torch.uint8:
         return moved.to(dtype).div_(255.0)
-    if not moved.is_floating_point():
-        raise WarpgradError(f"images are uint8 (0 to 255) or floats (0 to 1), not {moved.dtype}.")
+    require(moved.is_floating_point(), f"images are uint8 (0 to 255) or floats (0 to 1), not {moved.dtype}.")
     return moved.to(dtype)

@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,15 +22,17 @@ import PIL
 
 from warpgrad.data.archives import SourceLostError
 from warpgrad.data.store import FILE, IMAGES, Header, Images, ImageStore, open_store
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.io import locked
 from warpgrad.version import __version__
 
 
 def check_vacant(destination: Path) -> None:
     """Refuse a destination that exists, before any work is done for it."""
-    if destination.exists() or destination.is_symlink():
-        raise WarpgradError(f"{destination} exists already: delete it first or choose another destination.")
+    require(
+        not destination.exists() and not destination.is_symlink(),
+        f"{destination} exists already: delete it first or choose another destination.",
+    )
 
 
 def partial_of(destination: Path) -> Path:
@@ -169,14 +172,11 @@ class PartialStore:
     def finish(self, header: Callable[[dict[str, Any]], Header]) -> None:
         """Write the header, last of all."""
         lines = self._written
-        offsets = [0]
-        for line in lines:
-            offsets.append(offsets[-1] + line.images)
         made = header(
             {
                 "classes": tuple(line.name for line in lines),
                 "groups": tuple(line.group for line in lines),
-                "offsets": tuple(offsets),
+                "offsets": tuple(accumulate((line.images for line in lines), initial=0)),
                 "sha256": self._digest.hexdigest(),
             }
         )

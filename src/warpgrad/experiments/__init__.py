@@ -55,27 +55,24 @@ EXPERIMENTS: Mapping[str, Experiment[Any]] = _Registry("experiment", "EXPERIMENT
 
 def find_declaration(name: str) -> Declaration[Any]:
     """What an experiment declares; this imports no torch."""
-    _check_known(name)
-    return DECLARATIONS[name]
+    return _find(name, DECLARATIONS)
 
 
 def find_experiment(name: str) -> Experiment[Any]:
     """The experiment itself, ready to be run."""
-    _check_known(name)
-    return EXPERIMENTS[name]
+    return _find(name, EXPERIMENTS)
 
 
 def find_table(name: str) -> Table:
     """A table of the paper or of ours, whichever experiment declares it."""
     tables = {table.name: table for declared in DECLARATIONS.values() for table in declared.tables}
-    if name not in tables:
-        raise WarpgradError(f"there is no table '{name}'; choose one of {', '.join(tables)}.")
-    return tables[name]
+    return _find(name, tables, "table")
 
 
-def _check_known(name: str) -> None:
-    if name not in _FOLDERS:
-        raise WarpgradError(f"there is no experiment '{name}'; choose one of {', '.join(_FOLDERS)}.")
+def _find(name: str, known: Mapping[str, T], what: str = "experiment") -> T:
+    if name not in known:
+        raise WarpgradError(f"there is no {what} '{name}'; choose one of {', '.join(known)}.")
+    return known[name]
 
 
 __all__ = [

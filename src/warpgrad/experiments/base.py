@@ -8,13 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_type_hints
 
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.search_space import Spaces
 
-if TYPE_CHECKING:  # the report draws figures, and matplotlib is slow to import
+if TYPE_CHECKING:  # settings are read without Jinja2
     from warpgrad.report.page import Page
     from warpgrad.report.runs import Run
 
@@ -34,6 +33,8 @@ class Config:
 
 
 C = TypeVar("C", bound=Config)
+Lines = tuple[list[str], list[list[str]]]
+"""A table for the terminal: its header and its rows."""
 
 
 @dataclass(frozen=True)
@@ -155,21 +156,23 @@ class Results:
     diverged: list[Diverged] = dataclasses.field(default_factory=list)
 
 
+@dataclass(frozen=True)
 class Declaration(Generic[C]):
     """What can be said of an experiment before anything is run: enough for lists, help texts and settings.
 
     It stands in the experiment's `config.py`, which needs no torch.
     """
 
-    name: ClassVar[str]
-    section: ClassVar[str]
-    summary: ClassVar[str]
-    methods: ClassVar[tuple[str, ...]]
+    name: str
+    section: str
+    """Where the paper describes it."""
+    summary: str
+    methods: tuple[str, ...]
     presets: Mapping[str, C]
     tables: tuple[Table, ...] = ()
-    spaces: Spaces = MappingProxyType({})
+    spaces: Spaces = dataclasses.field(default_factory=dict)
     """Method -> setting -> what `warpgrad sweep` chooses it from."""
-    sweep_metric: ClassVar[str] = "accuracy"
+    sweep_metric: str = "accuracy"
     """What a sweep judges trials by, if nobody says."""
 
     def preset(self, name: str) -> C:
@@ -179,8 +182,25 @@ class Declaration(Generic[C]):
         return self.presets[name]
 
 
+class Presentation(Protocol):
+    """How the results of an experiment are shown: what its `page.py` defines."""
+
+    def build_page(self, groups: Sequence[Group], title: str) -> Page:
+        """The report of some runs."""
+
+    def result_lines(self, groups: Sequence[Group]) -> Lines:
+        """The result as a table for the terminal."""
+
+
 class Experiment(Declaration[C], ABC):
     """One section of the paper: its declaration, and how it is trained, evaluated and shown."""
+
+    declaration: ClassVar[Declaration[Any]]
+    presentation: Presentation | None = None
+    """None compares accuracies, method by method."""
+
+    def __init__(self) -> None:
+        super().__init__(**vars(self.declaration))
 
     def config(self, preset: str, **changes: Any) -> C:
         """A preset's settings with some of them changed."""
@@ -211,8 +231,10 @@ class Experiment(Declaration[C], ABC):
 
     def page(self, groups: Sequence[Group], title: str) -> Page:
         """The report of some runs of this experiment: unless it has one of its own, methods side by side."""
+        if self.presentation is not None:
+            return self.presentation.build_page(groups, title)
         from warpgrad.experiments.comparison import distinct
-        from warpgrad.experiments.comparison_page import Measure, comparison_page  # needs matplotlib, slow to import
+        from warpgrad.experiments.comparison_page import Measure, comparison_page
 
         return comparison_page(
             distinct(groups),
@@ -224,8 +246,10 @@ class Experiment(Declaration[C], ABC):
             notes=(),
         )
 
-    def lines(self, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-        """The result as a table for the terminal, a header and rows: unless it has one of its own, accuracies."""
+    def lines(self, groups: Sequence[Group]) -> Lines:
+        """The result as a table for the terminal: unless it has one of its own, accuracies."""
+        if self.presentation is not None:
+            return self.presentation.result_lines(groups)
         from warpgrad.experiments.comparison import result_lines
 
         return result_lines(groups, about=self.name)

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Diverged, Group
+from warpgrad.report.metric_curves import is_number
 from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
 
 T = TypeVar("T")
@@ -200,11 +201,5 @@ def _winner(trials: Sequence[Trial], best: Literal["highest", "lowest"]) -> Winn
 
 def _at_edge(value: Any, tried: Sequence[Any]) -> bool:
     """Whether a number is the least or the greatest of those tried; what is no number has no order, hence no edge."""
-    if not _is_number(value):
-        return False
-    numbers = [other for other in tried if _is_number(other)]
-    return value in (min(numbers), max(numbers))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    numbers = [other for other in tried if is_number(other)]
+    return is_number(value) and value in (min(numbers), max(numbers))

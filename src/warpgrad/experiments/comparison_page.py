@@ -13,9 +13,10 @@ import numpy as np
 from warpgrad.experiments.base import C, Group
 from warpgrad.experiments.comparison import difference, estimate
 from warpgrad.report import (
+    Best,
     Block,
+    Cell,
     Column,
-    Figure,
     Gallery,
     Mark,
     Note,
@@ -33,7 +34,6 @@ from warpgrad.report import (
     metric_figures,
     repetition,
 )
-from warpgrad.report.tables import Best, Cell
 from warpgrad.statistics.formatting import count
 
 
@@ -212,15 +212,18 @@ def _learning_curves(
             )
             for group in groups
         ]
-        image = curves(
-            series,
-            x_label="step of adaptation",
-            y_label=f"accuracy on {held_out}, %",
-            title=title,
-            marks=marks,
-            size=(7.2, 4.4),
+        figures.append(
+            curves(
+                series,
+                x_label="step of adaptation",
+                y_label=f"accuracy on {held_out}, %",
+                title=title,
+                marks=marks,
+                size=(7.2, 4.4),
+                alt=", ".join(filter(None, [alt, title])) + ".",
+                caption=caption,
+            )
         )
-        figures.append(Figure(image, ", ".join(filter(None, [alt, title])) + ".", caption))
     return Section("Learning curves", figures)
 
 

@@ -4,7 +4,7 @@ The experiment's own `train` is called in a scratch directory with fewer steps K
 entries of the replay buffer and FLOPs are lines in K, so two values of K give them for the K that was asked for.
 Meta-training alone is estimated, its validations included; the final test is not.
 
-What bites: times are those of the machine as busy as it is now, and early stopping may end a run sooner.
+Warning: times are those of the machine as busy as it is now, and early stopping may end a run sooner.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from warpgrad.adaptation.traced import recorded_at_once
+from warpgrad.adaptation.traced import traced_at_once
 from warpgrad.algorithms.replay import ReplayBuffer
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import C, Config, Execution, Experiment
@@ -192,7 +192,7 @@ GROWTH = 0.05
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """The cost of meta-training."""
 
     meta_steps: int
@@ -236,7 +236,7 @@ class Estimate:
         return lines
 
 
-def estimate(experiment: Experiment[C], config: C, *, budget: float = 60.0) -> Estimate:
+def estimate(experiment: Experiment[C], config: C, *, budget: float = 60.0) -> CostEstimate:
     """Time short meta-steps for about `budget` seconds and extrapolate."""
     fields = fields_of(experiment, config)
     steps = getattr(config, fields.steps) if fields.steps else 1
@@ -258,7 +258,7 @@ def estimate(experiment: Experiment[C], config: C, *, budget: float = 60.0) -> E
 
     most = whole(max(2, int(budget / (6 * dear * taken))))
     short = whole(most // 3)
-    with recorded_at_once():
+    with traced_at_once():
         samples = [sample_at(experiment, config, fields, short, taken, repeats(budget, dear * taken * short))]
         # Recorded steps can be far cheaper than the first ones: the budget then pays for a sample nearer to the run.
         step = samples[0].seconds / short if samples[0] is not None else dear * taken
@@ -285,7 +285,7 @@ def estimate_lines(
 
 def _extrapolated(
     config: Any, fields: Fields, steps: int, tasks: int, share: float, samples: list[Sample], flops: float
-) -> Estimate:
+) -> CostEstimate:
     last = samples[-1]
 
     def at(name: str) -> float:
@@ -308,7 +308,7 @@ def _extrapolated(
     held = [sample.peak - sample.buffer for sample in samples]
     grows = held[-1] > held[0] * (1 + GROWTH)
     peak = line([sample.steps for sample in samples], held, steps) if grows else held[-1]
-    return Estimate(
+    return CostEstimate(
         meta_steps=config.meta_steps,
         tasks=tasks,
         seconds_per_meta_step=per_step,

@@ -35,7 +35,7 @@ class Failure:
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class PlannedRun:
     """One run of a table."""
 
     row: Row
@@ -43,7 +43,7 @@ class Cell:
     directory: Path
 
 
-def cells(experiment: Experiment[Any], table: Table, root: Path, preset: str, seeds: int | None) -> list[Cell]:
+def cells(experiment: Experiment[Any], table: Table, root: Path, preset: str, seeds: int | None) -> list[PlannedRun]:
     """All runs of a table, seed by seed, so that a table that is cut short is complete for its first seeds.
 
     A run is named by its settings, so that tables that share a run share its directory.
@@ -55,11 +55,11 @@ def cells(experiment: Experiment[Any], table: Table, root: Path, preset: str, se
         for row in rows:
             if seed < counts[row.label]:
                 config = experiment.config(preset, **{**row.settings_at(preset), "seed": seed})
-                found.append(Cell(row, config, root / run_name(experiment, config)))
+                found.append(PlannedRun(row, config, root / run_name(experiment, config)))
     return found
 
 
-def finished(experiment: Experiment[Any], cell: Cell) -> bool:
+def finished(experiment: Experiment[Any], cell: PlannedRun) -> bool:
     """Whether the run is there, whole, and under these very settings."""
     if not all((cell.directory / name).exists() for name in ("summary.json", "evaluation.json", "config.json")):
         return False
@@ -68,14 +68,14 @@ def finished(experiment: Experiment[Any], cell: Cell) -> bool:
 
 
 def run_cells(
-    experiment: Experiment[Any], todo: list[Cell], workers: int, say: Callable[[str], None]
-) -> dict[Cell, Failure]:
+    experiment: Experiment[Any], todo: list[PlannedRun], workers: int, say: Callable[[str], None]
+) -> dict[PlannedRun, Failure]:
     """Run cells in `workers` processes of one thread each; returns those that failed."""
     if workers < 1:
         raise WarpgradError(f"workers={workers}: at least 1 process must work.")
     waiting = list(todo)
-    active: dict[subprocess.Popen[str], tuple[Cell, float]] = {}
-    failed: dict[Cell, Failure] = {}
+    active: dict[subprocess.Popen[str], tuple[PlannedRun, float]] = {}
+    failed: dict[PlannedRun, Failure] = {}
     try:
         with Interrupts():
             while waiting or active:
@@ -136,8 +136,8 @@ def reproduce(
 
     every = cells(experiment, table, root, preset, seeds)
     done = [cell for cell in every if finished(experiment, cell)]
-    recorded: dict[Cell, Recorded] = {}
-    diverged: dict[Cell, Diverged] = {}
+    recorded: dict[PlannedRun, Recorded] = {}
+    diverged: dict[PlannedRun, Diverged] = {}
     for cell in every:
         if record is None or cell in done:
             continue
@@ -170,7 +170,7 @@ def reproduce(
     return results
 
 
-def asked_for(experiment: Experiment[Any], preset: str, cell: Cell) -> dict[str, Any]:
+def asked_for(experiment: Experiment[Any], preset: str, cell: PlannedRun) -> dict[str, Any]:
     """The settings of a run as its table asks for them: data that it leaves open, and this machine lacks, are open."""
     wanted = settings(experiment, cell.config)
     if "data" in wanted and declared_data(experiment, preset, cell) is None:
@@ -178,13 +178,13 @@ def asked_for(experiment: Experiment[Any], preset: str, cell: Cell) -> dict[str,
     return wanted
 
 
-def declared_data(experiment: Experiment[Any], preset: str, cell: Cell) -> str | None:
+def declared_data(experiment: Experiment[Any], preset: str, cell: PlannedRun) -> str | None:
     """The data that a table names for a run; None where the best that is at hand are taken."""
     declared: str | None = cell.row.settings_at(preset).get("data", getattr(experiment.presets[preset], "data", None))
     return declared
 
 
-def check_real(experiment: Experiment[Any], preset: str, todo: list[Cell]) -> None:
+def check_real(experiment: Experiment[Any], preset: str, todo: list[PlannedRun]) -> None:
     """Refuse to put results on record that would be on drawn data because there are no real ones here."""
     for cell in todo:
         if getattr(cell.config, "data", None) == DRAWN and declared_data(experiment, preset, cell) is None:
@@ -194,5 +194,5 @@ def check_real(experiment: Experiment[Any], preset: str, todo: list[Cell]) -> No
             )
 
 
-def _loaded(cell: Cell) -> Recorded:
+def _loaded(cell: PlannedRun) -> Recorded:
     return load_run(cell.directory), read_json(cell.directory / "evaluation.json")

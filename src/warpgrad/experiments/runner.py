@@ -20,8 +20,11 @@ import torch
 
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.experiments.base import C, Execution, Experiment
+from warpgrad.experiments.methods import Recipe
 from warpgrad.io import read_json, write_json
-from warpgrad.training.distributed import RankLostError, joined
+from warpgrad.tasks.base import TaskFamily
+from warpgrad.training.distributed import RankLostError, current_ranks
+from warpgrad.training.meta_train import meta_train
 from warpgrad.training.run_directory import RunDirectory
 from warpgrad.version import __version__
 
@@ -32,26 +35,33 @@ def settings(experiment: Experiment[C], config: C) -> dict[str, Any]:
     return {"experiment": experiment.name, **values}
 
 
-def kept(experiment: Experiment[C], config: C, execution: Execution) -> dict[str, Any]:
-    """What every run hands to `meta_train` beside its parts: the seed, and where and how it is kept."""
-    return {
-        "seed": config.seed,
-        "run": execution.directory,
-        "config": settings(experiment, config),
-        "fresh": execution.fresh,
-        "tensorboard": execution.tensorboard,
-        "progress": execution.progress,
-    }
+def meta_trained(
+    experiment: Experiment[C], config: C, execution: Execution, recipe: Recipe, tasks: TaskFamily, **scores: Any
+) -> int:
+    """Meta-train into the run directory, or take up the run there; returns the meta-steps done.
 
-
-def without_meta_training(experiment: Experiment[C], config: C, execution: Execution) -> int:
-    """A run of a method that learns nothing across tasks: a run directory with no meta-steps in it."""
-    directory = RunDirectory(execution.directory, settings(experiment, config), fresh=execution.fresh)
-    try:
-        directory.begin_metrics(0)
-    finally:
-        directory.close()
-    return 0
+    `scores` are what `meta_train` is to measure on the way: `validate`, `test`, `early_stopping` and how often.
+    """
+    every = settings(experiment, config)
+    if recipe.schedule is not None and not execution.fresh:
+        check_length(every["meta_steps"], execution.directory)
+    records = meta_train(
+        recipe.method,
+        tasks,
+        algorithm=recipe.algorithm,
+        optimiser=recipe.optimiser,
+        clip=recipe.clip,
+        schedule=recipe.schedule,
+        meta_steps=every["meta_steps"],
+        seed=config.seed,
+        run=execution.directory,
+        config=every,
+        fresh=execution.fresh,
+        tensorboard=execution.tensorboard,
+        progress=execution.progress,
+        **scores,
+    )
+    return len(records)
 
 
 def check_length(meta_steps: int, directory: Path) -> None:
@@ -65,6 +75,16 @@ def check_length(meta_steps: int, directory: Path) -> None:
         )
 
 
+def without_meta_training(experiment: Experiment[C], config: C, execution: Execution) -> int:
+    """A run of a method that learns nothing across tasks: a run directory with no meta-steps in it."""
+    directory = RunDirectory(execution.directory, settings(experiment, config), fresh=execution.fresh)
+    try:
+        directory.begin_metrics(0)
+    finally:
+        directory.close()
+    return 0
+
+
 def default_directory(experiment: Experiment[C], config: C, root: Path = Path("runs")) -> Path:
     """Where a run goes when nobody says: runs/EXPERIMENT/NAME."""
     return root / experiment.name / run_name(experiment, config)
@@ -72,12 +92,8 @@ def default_directory(experiment: Experiment[C], config: C, root: Path = Path("r
 
 def run_name(experiment: Experiment[C], config: C) -> str:
     """PRESET-METHOD-seedN, with every other setting that differs from the preset: runs that differ never share one."""
-    base = experiment.presets[config.preset]
-    changed = [
-        f"{field.name}={getattr(config, field.name)}"
-        for field in dataclasses.fields(config)
-        if field.name not in ("preset", "method", "seed") and getattr(config, field.name) != getattr(base, field.name)
-    ]
+    named = ("preset", "method", "seed")
+    changed = [f"{name}={value}" for name, value in _changed(experiment, config).items() if name not in named]
     name = "-".join([config.preset, config.method, *changed, f"seed{config.seed}"])
     return "".join(letter if letter.isalnum() or letter in ".+-=_" else "-" for letter in name)
 
@@ -88,10 +104,10 @@ def execute(experiment: Experiment[C], config: C, execution: Execution) -> dict[
     Where torchrun has started several processes, all train, and rank 0 evaluates, writes and speaks: it alone returns,
     the others end here with the exit code that it will have.
     """
-    ranks = joined(check_device(config.device))
+    ranks = current_ranks(check_device(config.device))
     made_by = origin(ranks.size)  # now: the source may be another when the run ends
     try:
-        with ranks.agreeing():
+        with ranks.share_errors():
             with _divergence():
                 steps = experiment.train(config, execution)
                 summary = ranks.from_first(lambda: conclude(experiment, config, execution.directory, steps, made_by))
@@ -184,13 +200,14 @@ def command(experiment: Experiment[C], config: C) -> str:
 
 def command_words(experiment: Experiment[C], config: C) -> list[str]:
     """The run as words, with every setting that differs from the preset."""
-    base = experiment.presets[config.preset]
-    words = ["run", experiment.name, "--preset", config.preset]
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if field.name != "preset" and value != getattr(base, field.name):
-            words += option(field.name, value)
-    return words
+    changed = [word for name, value in _changed(experiment, config).items() for word in option(name, value)]
+    return ["run", experiment.name, "--preset", config.preset, *changed]
+
+
+def _changed(experiment: Experiment[C], config: C) -> dict[str, Any]:
+    """The settings that differ from the preset's."""
+    base = vars(experiment.presets[config.preset])
+    return {name: value for name, value in vars(config).items() if value != base[name]}
 
 
 def option(name: str, value: Any) -> list[str]:
@@ -226,14 +243,13 @@ def commit() -> str | None:
     """The commit of the source tree, with a mark where it was changed; None outside a checkout."""
     here = Path(__file__).parent
     try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
-        dirty = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=here, capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        head, changes = (
+            subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
-    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
+    return head + ("+changes" if changes else "")
 
 
 def python_command(experiment: Experiment[C], config: C, directory: Path) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from warpgrad.errors import WarpgradError
 
@@ -12,16 +13,23 @@ Option = bool | int | float | str | tuple[int | float | str, ...] | None
 """A value that can be chosen; of a setting that is a list, the whole list."""
 
 
-@dataclass(frozen=True)
-class FloatRange:
-    """Numbers from `low` to `high`; with `log`, every factor is as likely as every other."""
+Number = TypeVar("Number", int, float)
 
-    low: float
-    high: float
+
+@dataclass(frozen=True)
+class _Range(Generic[Number]):
+    low: Number
+    high: Number
     log: bool = False
 
     def __post_init__(self) -> None:
-        _check_range(self.low, self.high, self.log)
+        ends = f"the range {self.low:g} to {self.high:g}"
+        if not (math.isfinite(self.low) and math.isfinite(self.high)):
+            raise WarpgradError(f"{ends} must have finite ends.")
+        if not self.low < self.high:
+            raise WarpgradError(f"{ends} is empty: low must be less than high.")
+        if self.log and self.low <= 0:
+            raise WarpgradError(f"{ends} cannot be logarithmic: low must be greater than 0.")
 
     @property
     def extremes(self) -> tuple[Option, ...]:
@@ -29,20 +37,12 @@ class FloatRange:
         return (self.low, self.high)
 
 
-@dataclass(frozen=True)
-class IntRange:
-    """Whole numbers from `low` to `high`, both included."""
+class FloatRange(_Range[float]):
+    """Numbers from `low` to `high`; with `log`, every factor is as likely as every other."""
 
-    low: int
-    high: int
-    log: bool = False
 
-    def __post_init__(self) -> None:
-        _check_range(self.low, self.high, self.log)
-
-    @property
-    def extremes(self) -> tuple[Option, ...]:
-        return (self.low, self.high)
+class IntRange(_Range[int]):
+    """Integers from `low` to `high`, both included."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,3 @@ Space = FloatRange | IntRange | Choices
 Spaces = Mapping[str, Mapping[str, Space]]
 """Method -> setting -> what to choose it from. The paper gives no ranges: those that experiments declare are ours,
 around each preset's value, wide enough to hold those of the other methods."""
-
-
-def _check_range(low: float, high: float, log: bool) -> None:
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise WarpgradError(f"the range {low:g} to {high:g} must have finite ends.")
-    if not low < high:
-        raise WarpgradError(f"the range {low:g} to {high:g} is empty: low must be less than high.")
-    if log and low <= 0:
-        raise WarpgradError(f"the range {low:g} to {high:g} cannot be logarithmic: low must be greater than 0.")

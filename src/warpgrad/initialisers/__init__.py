@@ -1,4 +1,4 @@
-"""Initialisers, one file each. To add one, subclass `Initialiser`: see `docs/extending.md`."""
+"""Initialisers, C(θ0) of Eq. 13. To add one, subclass `Initialiser`: see `docs/extending.md`."""
 
 from warpgrad.adaptation.trajectory import Start, ThetaGradient
 from warpgrad.initialisers.base import Initialiser

@@ -15,7 +15,12 @@ from warpgrad.tensors import Tensors, detached, select
 
 
 class Initialiser:
-    """How θ0 is learned. The base class learns nothing."""
+    """How θ0 is learned. The base class learns nothing.
+
+    Example:
+        >>> issubclass(wg.Leap, wg.Initialiser), wg.Leap().needs_next_loss
+        (True, True)
+    """
 
     learns = True
     """Whether θ0 changes at all."""

@@ -1,4 +1,4 @@
-"""Leap: the shortest expected gradient-descent path (Eqs. 16-17)."""
+"""Initialisers that learn θ0 as a point: multi-task, Reptile, Leap (Eqs. 16-17), first-order MAML and MAML."""
 
 from __future__ import annotations
 
@@ -7,19 +7,31 @@ from torch import Tensor
 
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.initialisers.base import Initialiser
-from warpgrad.objectives.unrolled import Through
+from warpgrad.objectives.unrolled import UnrolledObjective
 from warpgrad.rules.base import safe_sqrt
 from warpgrad.tensors import Tensors, gradients, leaves, select
 
 
 class Fixed(Initialiser):
-    """θ0 is the module's own initialisation and never changes; with start policy `fresh`, redrawn per task."""
+    """θ0 is the module's own initialisation and never changes; with start policy `fresh`, redrawn per task.
+
+    Example:
+        >>> start_only = wg.Method(learner, wg.SGD(0.1), initialiser=wg.Fixed())
+        >>> start_only.initialiser.learns, start_only.parameters("prior")
+        (False, {})
+    """
 
     learns = False
 
 
 class MultiTask(Initialiser):
-    """g_θ0 = ∇L_task(θ_0): the gradient of the mean task loss, at the start of each trajectory."""
+    """g_θ0 = ∇L_task(θ_0): the gradient of the mean task loss, at the start of each trajectory.
+
+    Example:
+        >>> start_only = wg.Method(learner, wg.SGD(0.1), initialiser=wg.MultiTask())
+        >>> start_only.initialiser.learns, start_only.parameters("prior")
+        (True, {})
+    """
 
     def wants_segment(self, k: int) -> bool:
         return k == 0
@@ -30,7 +42,13 @@ class MultiTask(Initialiser):
 
 
 class Reptile(Initialiser):
-    """g_θ0 = θ_0 − θ_K, as the sum of its segments θ_k − θ_{k+1}."""
+    """g_θ0 = θ_0 − θ_K, as the sum of its segments θ_k − θ_{k+1}.
+
+    Example:
+        >>> start_only = wg.Method(learner, wg.SGD(0.1), initialiser=wg.Reptile())
+        >>> start_only.initialiser.learns, start_only.parameters("prior")
+        (True, {})
+    """
 
     def wants_segment(self, k: int) -> bool:
         del k
@@ -45,6 +63,11 @@ class Leap(Initialiser):
     """∇C = −Σ_k (ΔL_k ∇L(θ_{k−1}) + Δθ_k) / ‖ϑ_k − ϑ_{k−1}‖ with ϑ = (θ, L(θ)).
 
     Each segment pulls θ_{k−1}, and with it θ0, towards the point adaptation reached from it.
+
+    Example:
+        >>> start_only = wg.Method(learner, wg.SGD(0.1), initialiser=wg.Leap(stabilise=False))
+        >>> start_only.initialiser.learns, start_only.parameters("prior")
+        (True, {})
     """
 
     def __init__(self, *, loss: bool = True, norm: bool = True, stabilise: bool = True) -> None:
@@ -55,10 +78,7 @@ class Leap(Initialiser):
             stabilise: Use −|ΔL| for ΔL, so that a step on which a noisy loss went up does not push uphill.
         """
         super().__init__()
-        self.loss = loss
-        self.norm = norm
-        self.stabilise = stabilise
-        self.needs_next_loss = loss
+        self.loss, self.norm, self.stabilise, self.needs_next_loss = loss, norm, stabilise, loss
 
     def wants_segment(self, k: int) -> bool:
         del k
@@ -82,7 +102,13 @@ class Leap(Initialiser):
 
 
 class FOMAML(Initialiser):
-    """g_θ0 = ∇L_meta(θ_K): MAML with the derivative of every step taken as the identity."""
+    """g_θ0 = ∇L_meta(θ_K): MAML with the derivative of every step taken as the identity.
+
+    Example:
+        >>> start_only = wg.Method(learner, wg.SGD(0.1), initialiser=wg.FOMAML())
+        >>> start_only.initialiser.learns, start_only.parameters("prior")
+        (True, {})
+    """
 
     def final(self, adaptation: Adaptation, start: Point, last: Point, steps: int) -> Tensors:
         del start, steps
@@ -101,9 +127,14 @@ class FOMAML(Initialiser):
 class MAML(Initialiser):
     """g_θ0 = ∇_θ0 L_meta(θ_K(θ0)), Eq. 1, with φ held constant: C^MAML of Warp-MAML.
 
-    What bites: it keeps the graph of all K steps, so its memory grows with K. For few-shot tasks only.
+    Warning: it keeps the graph of all K steps, so its memory grows with K. For few-shot tasks only.
+
+    Example:
+        >>> start_only = wg.Method(learner, wg.SGD(0.1), initialiser=wg.MAML())
+        >>> start_only.initialiser.learns, start_only.parameters("prior")
+        (True, {})
     """
 
     def final(self, adaptation: Adaptation, start: Point, last: Point, steps: int) -> Tensors:
         del last
-        return adaptation.compute(Through(steps, theta0_only=True), start).theta0
+        return adaptation.compute(UnrolledObjective(steps, theta0_only=True), start).theta0

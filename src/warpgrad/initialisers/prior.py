@@ -9,7 +9,7 @@ from torch import Tensor
 
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.adaptation.trajectory import Start, ThetaGradient
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.keys import generator
 from warpgrad.model.learner import Learner
@@ -22,16 +22,19 @@ class GaussianPrior(Initialiser):
     Reparameterised: g_μ = g and g_{log σ} = g ∘ ε ∘ σ, where g is the gradient that C gives for the start drawn.
 
         GaussianPrior(Reptile(), std=0.01)
+
+    Example:
+        >>> prior = wg.GaussianPrior(wg.Reptile(), std=0.01)
+        >>> sorted(wg.Method(learner, wg.SGD(0.1), None, prior).parameters("prior")) == sorted(learner.learned)
+        True
     """
 
     def __init__(self, objective: Initialiser, *, std: float = 0.01) -> None:
         super().__init__()
-        if not std > 0:
-            raise WarpgradError(f"GaussianPrior(std={std}): the standard deviation must be greater than 0.")
+        refuse_if(not std > 0, f"GaussianPrior(std={std}): the standard deviation must be greater than 0.")
         if objective.meta or isinstance(objective, GaussianPrior):
             raise WarpgradError("GaussianPrior(...) takes a plain initialiser such as Reptile() or Leap().")
-        self.objective = objective
-        self.std = std
+        self.objective, self.std = objective, std
         self.needs_next_loss = objective.needs_next_loss
 
     def prepare(self, learner: Learner) -> None:

@@ -13,11 +13,8 @@ from warpgrad.layers.convolutional import (
     warp_residual_block,
     warp_resnet,
 )
-from warpgrad.layers.handover import hand_over
 from warpgrad.layers.identity import identity_
 from warpgrad.layers.recurrent import HyperState, WarpHyperCell, WarpHyperNetwork, WarpLSTM
-from warpgrad.layers.sentences import SentenceClassifier, open_encoder, put_back, upper_part
-from warpgrad.layers.transformer import LowRank, load_warped, merge_transformer, save_warped, warp_transformer
 from warpgrad.layers.variance import keep_variance_
 from warpgrad.layers.warps import OMNIGLOT_WARPS, FiLM, Residual, Scale, convolutional_warp, feed_forward_warp
 
@@ -27,10 +24,8 @@ __all__ = [
     "OMNIGLOT_WARPS",
     "FiLM",
     "HyperState",
-    "LowRank",
     "Residual",
     "Scale",
-    "SentenceClassifier",
     "WarpHyperCell",
     "WarpHyperNetwork",
     "WarpLSTM",
@@ -38,18 +33,10 @@ __all__ = [
     "conv_block",
     "convolutional_warp",
     "feed_forward_warp",
-    "hand_over",
     "identity_",
     "keep_variance_",
-    "load_warped",
-    "merge_transformer",
-    "open_encoder",
-    "put_back",
-    "save_warped",
     "t_net",
-    "upper_part",
     "warp_convnet",
     "warp_residual_block",
     "warp_resnet",
-    "warp_transformer",
 ]

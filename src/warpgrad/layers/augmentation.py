@@ -4,7 +4,7 @@ Both put new layers behind chosen modules of an existing model and leave its for
 module `m` comes a chain of `m` and the new layer. The third way, naming parts of a model as they are, is
 `Learner(model, warp=...)`.
 
-What bites: names gain a level (`conv1.weight` becomes `conv1.task.weight`), a chosen module must return one
+Warning: names gain a level (`conv1.weight` becomes `conv1.task.weight`), a chosen module must return one
 tensor, and a forward that reaches into a chosen module (`self.conv1.weight`) no longer finds what it
 looks for.
 """
@@ -60,6 +60,11 @@ def interleave(module: M, make_warp: MakeLayer, *, after: Selector | None = None
             child with parameters of an `nn.Sequential`, except the last.
         identity: Start the warps as the identity map instead of at their own initialisation, so that the
             result computes what `module` does.
+
+    Example:
+        >>> warped = wg.interleave(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)), wg.linear_warp)
+        >>> sorted(wg.Learner(warped).phi)
+        ['0.warp.bias', '0.warp.weight']
     """
     model = copy.deepcopy(module)
     for slot in _selected(model, after):
@@ -80,6 +85,11 @@ def compress(module: M, make_task: MakeLayer, *, after: Selector | None = None) 
         module: The model; it is not changed. Marks that it carries are dropped.
         make_task: Makes the task layer that follows a module. Parts of it that are marked as warp stay so.
         after: The modules that a task layer follows, as in `interleave`.
+
+    Example:
+        >>> weak = wg.compress(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)), wg.sized(layers.Scale))
+        >>> sorted(wg.Learner(weak).theta0)
+        ['0.task.scale', '0.task.shift']
     """
     model = unmark(copy.deepcopy(module))
     for slot in _selected(model, after):
@@ -88,17 +98,32 @@ def compress(module: M, make_task: MakeLayer, *, after: Selector | None = None) 
 
 
 def sized(make: Callable[[int], nn.Module]) -> MakeLayer:
-    """A layer of the width that the module before it puts out, e.g. `sized(Scale)`."""
+    """A layer of the width that the module before it puts out, e.g. `sized(Scale)`.
+
+    Example:
+        >>> wg.sized(layers.Scale)("conv1", nn.Conv2d(3, 16, 3)).scale.shape
+        torch.Size([16])
+    """
     return lambda name, module: make(output_width(name, module))
 
 
 def linear_warp(name: str, module: nn.Module) -> nn.Module:
-    """A linear warp-layer of the width that `module` puts out."""
+    """A linear warp-layer of the width that `module` puts out.
+
+    Example:
+        >>> wg.linear_warp("fc", nn.Linear(2, 4)).weight.shape
+        torch.Size([4, 4])
+    """
     return feed_forward_warp(output_width(name, module))
 
 
 def conv_warp(kernel_size: int = 3, **options: Any) -> MakeLayer:
-    """Warp convolutions of the width that the module before them puts out; see `convolutional_warp`."""
+    """Warp convolutions of the width that the module before them puts out; see `convolutional_warp`.
+
+    Example:
+        >>> wg.conv_warp(3)("conv1", nn.Conv2d(1, 8, 3)).weight.shape
+        torch.Size([8, 8, 3, 3])
+    """
     return sized(partial(convolutional_warp, kernel_size=kernel_size, **options))
 
 

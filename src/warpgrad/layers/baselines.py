@@ -1,4 +1,4 @@
-"""T-Nets and MT-Nets: every linear map of a network as T·W, W adapted, T meta-learned (Lee and Choi, 2018)."""
+"""T-Nets and MT-Nets, every linear map as T·W with W adapted and T meta-learned (Lee and Choi, 2018); and CAVIA."""
 
 from __future__ import annotations
 
@@ -58,6 +58,11 @@ def t_net(network: nn.Sequential, *, masks: bool = False) -> nn.Sequential:
     Args:
         network: Blocks that begin with a convolution `conv`, and a linear `head`.
         masks: Add a `MaskNoise` for every W, for an MT-Net.
+
+    Example:
+        >>> plain = layers.warp_convnet(1, 5, widths=(4,), warp=None)
+        >>> sorted(wg.Learner(layers.t_net(plain)).phi)
+        ['block1.transform.weight', 'head.transform.weight']
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for name, child in network.named_children():
@@ -100,6 +105,11 @@ def cavia_net(network: nn.Sequential, *, context: int = 100, block: int = 3) -> 
         network: Blocks called `block1`, `block2`, …, each with a `norm`.
         context: The size of the context.
         block: Which block it conditions, from 1; the third is the one of the published networks.
+
+    Example:
+        >>> plain = layers.warp_convnet(1, 5, widths=(4, 4, 4), warp=None)
+        >>> layers.cavia_net(plain, context=10).get_parameter("block3.film.embedding").shape
+        torch.Size([10])
     """
     name = f"block{block}"
     chosen = dict(network.named_children()).get(name)

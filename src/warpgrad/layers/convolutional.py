@@ -9,31 +9,38 @@ from typing import Literal
 import torch
 from torch import nn
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.layers.warps import MakeWarp, Residual, convolutional_warp
 from warpgrad.model.partition import Warp
 
-Part = Literal["norm", "activation", "pool"]
+BlockPart = Literal["norm", "activation", "pool"]
 
-FEW_SHOT_ORDER: tuple[Part, ...] = ("norm", "activation", "pool")
+FEW_SHOT_ORDER: tuple[BlockPart, ...] = ("norm", "activation", "pool")
 """What follows the convolution of a block on miniImageNet and tieredImageNet (App. H)."""
 
-OMNIGLOT_ORDER: tuple[Part, ...] = ("pool", "norm", "activation")
+OMNIGLOT_ORDER: tuple[BlockPart, ...] = ("pool", "norm", "activation")
 """What follows the convolution of a block on Omniglot (App. E)."""
 
 
 def conv_block(
-    in_channels: int, out_channels: int, *, order: Sequence[Part] = FEW_SHOT_ORDER, stride: int = 1
+    in_channels: int, out_channels: int, *, order: Sequence[BlockPart] = FEW_SHOT_ORDER, stride: int = 1
 ) -> nn.Sequential:
-    """A 3×3 convolution, then batch-norm, ReLU and 2×2 max-pooling, those of them that `order` names."""
+    """A 3×3 convolution, then batch-norm, ReLU and 2×2 max-pooling, those of them that `order` names.
+
+    Example:
+        >>> tuple(layers.conv_block(3, 8)(torch.rand(2, 3, 8, 8)).shape)
+        (2, 8, 4, 4)
+    """
     parts: dict[str, Callable[[], nn.Module]] = {
         "norm": lambda: nn.BatchNorm2d(out_channels),
         "activation": nn.ReLU,
         "pool": lambda: nn.MaxPool2d(2),
     }
     unknown = [part for part in order if part not in parts]
-    if unknown or len(set(order)) != len(order):
-        raise WarpgradError(f"conv_block(order={tuple(order)}): name each of norm, activation, pool at most once.")
+    refuse_if(
+        unknown or len(set(order)) != len(order),
+        f"conv_block(order={tuple(order)}): name each of norm, activation, pool at most once.",
+    )
     # Batch-norm removes a bias, and max-pooling between the two lets it pass; a ReLU does not.
     linear = order[: order.index("activation")] if "activation" in order else order
     layers: OrderedDict[str, nn.Module] = OrderedDict()
@@ -49,7 +56,7 @@ def warp_convnet(
     *,
     image_size: int = 28,
     widths: Sequence[int] = (64, 64, 64, 64),
-    order: Sequence[Part] = OMNIGLOT_ORDER,
+    order: Sequence[BlockPart] = OMNIGLOT_ORDER,
     pools: int | None = None,
     warp: MakeWarp | None = convolutional_warp,
     warp_blocks: int = 0,
@@ -68,11 +75,17 @@ def warp_convnet(
         warp: Makes the warp of a width; None gives the plain network, whose θ has the same names.
         warp_blocks: How many blocks, from the first, belong to φ themselves and have no warp after them
             (1 in the few-shot networks of App. H).
+
+    Example:
+        >>> net = layers.warp_convnet(1, 20, widths=(8, 8))
+        >>> tuple(net(torch.rand(2, 1, 28, 28)).shape), len(wg.Learner(net).phi)
+        ((2, 20), 4)
     """
-    if not widths:
-        raise WarpgradError("warp_convnet(widths=()): name the channels of at least one block.")
-    if not 0 <= warp_blocks <= len(widths):
-        raise WarpgradError(f"warp_convnet(warp_blocks={warp_blocks}): there are {len(widths)} blocks to choose from.")
+    refuse_if(not widths, "warp_convnet(widths=()): name the channels of at least one block.")
+    refuse_if(
+        not 0 <= warp_blocks <= len(widths),
+        f"warp_convnet(warp_blocks={warp_blocks}): there are {len(widths)} blocks to choose from.",
+    )
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     channels = in_channels
     for place, width in enumerate(widths):
@@ -96,6 +109,10 @@ def warp_residual_block(in_channels: int, out_channels: int, *, stride: int = 1)
 
     The conv block, the shortcut (a 1×1 convolution where the shape changes) and the norm after the sum are
     task layers; the convolution and the norm at the end of the branch are warp.
+
+    Example:
+        >>> tuple(layers.warp_residual_block(4, 8, stride=2)(torch.rand(2, 4, 8, 8)).shape)
+        (2, 8, 4, 4)
     """
     branch = nn.Sequential(
         OrderedDict(
@@ -113,9 +130,12 @@ def warp_resnet(in_channels: int, outputs: int, *, widths: Sequence[int] = (64, 
     """A task conv block, a `warp_residual_block` for each width, mean pooling and a linear task head.
 
     Every block whose width differs from the one before it halves the image. Any image size.
+
+    Example:
+        >>> tuple(layers.warp_resnet(3, 10, widths=(4, 8))(torch.rand(2, 3, 16, 16)).shape)
+        (2, 10)
     """
-    if not widths:
-        raise WarpgradError("warp_resnet(widths=()): name the channels of at least one block.")
+    refuse_if(not widths, "warp_resnet(widths=()): name the channels of at least one block.")
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     layers["stem"] = conv_block(in_channels, widths[0], order=("norm", "activation"))
     channels = widths[0]

@@ -25,8 +25,13 @@ def identity_(module: M) -> M:
     whose last layer is zero, and sequences of those follow. Anything that could not be exact (batch-norm or
     a non-linearity on the main path, channels or sizes that change) is an error.
 
-    What bites: zero in the last layer of a branch means that the layers before it get their first gradient
+    Warning: zero in the last layer of a branch means that the layers before it get their first gradient
     after the last one has moved.
+
+    Example:
+        >>> h = torch.rand(2, 4)
+        >>> torch.equal(layers.identity_(layers.feed_forward_warp(4))(h), h)
+        True
     """
     with torch.no_grad():
         _identity(module)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.model.partition import Warp
 
 
@@ -28,6 +28,11 @@ class WarpLSTM(nn.Module):
 
     The state is (h, c), each (2 · pairs, batch, hidden), in the order task, warp, task, warp, … The linear
     task head of the figure is the user's own: what reads the outputs differs from problem to problem.
+
+    Example:
+        >>> outputs, state = layers.WarpLSTM(3, 5)(torch.rand(7, 2, 3))
+        >>> tuple(outputs.shape), tuple(state[0].shape)
+        ((7, 2, 5), (2, 2, 5))
     """
 
     def __init__(
@@ -48,8 +53,7 @@ class WarpLSTM(nn.Module):
             skip_input: Each warp LSTM also sees the input of its task LSTM (the dashed line of the figure).
         """
         super().__init__()
-        if pairs < 1:
-            raise WarpgradError(f"WarpLSTM(pairs={pairs}): there must be at least one pair.")
+        refuse_if(pairs < 1, f"WarpLSTM(pairs={pairs}): there must be at least one pair.")
         self.skip_input = skip_input
         sizes = [input_size, *[hidden_size] * (pairs - 1)]
         self.task = nn.ModuleList(nn.LSTM(size, hidden_size, batch_first=batch_first) for size in sizes)
@@ -82,7 +86,13 @@ _LINEAR_MAPS = {"rnn": 1, "lstm": 4}
 
 
 class HyperState(NamedTuple):
-    """What is carried from step to step."""
+    """What is carried from step to step.
+
+    Example:
+        >>> state = layers.WarpHyperCell(3, 5, context_size=4).initial_state(torch.rand(2, 3))
+        >>> tuple(state.task[0].shape), tuple(state.meta[0].shape)
+        ((2, 5), (2, 4))
+    """
 
     task: tuple[Tensor, ...]
     """(h,) of a task RNN, (h, memory) of a task LSTM; each (batch, hidden)."""
@@ -94,6 +104,11 @@ class WarpHyperCell(nn.Module):
     """One time step: `h, state = cell(x, state)`, with `state=None` at the beginning (all zeros).
 
     θ has the names and the initialisation of `nn.RNNCell` (or `nn.LSTMCell`), with one bias instead of two.
+
+    Example:
+        >>> h, state = layers.WarpHyperCell(3, 5)(torch.rand(2, 3))
+        >>> tuple(h.shape)
+        (2, 5)
     """
 
     def __init__(
@@ -116,10 +131,8 @@ class WarpHyperCell(nn.Module):
                 newly drawn meta-LSTM then gates nearly everything away; 1 begins with gates of about 0.76.
         """
         super().__init__()
-        if task not in _LINEAR_MAPS:
-            raise WarpgradError(f"WarpHyperCell(task={task!r}) is unknown; choose rnn or lstm.")
-        self.input_size = input_size
-        self.hidden_size = hidden_size
+        refuse_if(task not in _LINEAR_MAPS, f"WarpHyperCell(task={task!r}) is unknown; choose rnn or lstm.")
+        self.input_size, self.hidden_size = input_size, hidden_size
         self.context_size = hidden_size if context_size is None else context_size
         self.task = task
         rows = _LINEAR_MAPS[task] * hidden_size
@@ -169,6 +182,11 @@ class WarpHyperNetwork(nn.Module):
 
     Inputs are (time, batch, feature), or (batch, time, feature) with `batch_first`; outputs are every h_t.
     Steps taken one at a time with `network.cell` give the same numbers.
+
+    Example:
+        >>> outputs, state = layers.WarpHyperNetwork(layers.WarpHyperCell(3, 5))(torch.rand(7, 2, 3))
+        >>> tuple(outputs.shape)
+        (7, 2, 5)
     """
 
     def __init__(self, cell: WarpHyperCell, *, batch_first: bool = False) -> None:

@@ -101,11 +101,18 @@ def warp_transformer(
         after: What the warps follow: `attention`, `feed-forward`, or patterns over module names inside a layer.
         warp: `linear`, or `residual` for h + W₂ tanh(W₁ h); None for no warps at all.
         hidden: The width between the two layers of a residual warp; that of the model if None.
-        bias: Whether a linear warp has a shift a. What bites: where the projections of a family have no bias by their
+        bias: Whether a linear warp has a shift a. Warning: where the projections of a family have no bias by their
             configuration, as Llama's, plain transformers drops the shift from a saved model; leave it out there.
         rank: r of the task parameters; 0 where θ is what requires a gradient already, as after peft's LoRA.
         on: The projections that θ is added to, named as in `after`.
         scale: Factor of the low-rank update.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> sizes = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+        >>> bert = BertModel(BertConfig(vocab_size=9, hidden_size=8, **sizes))
+        >>> len(wg.Learner(wg.warp_transformer(bert, layers=1, rank=2)).phi)
+        4
     """
     if warp is not None and warp not in KINDS:
         raise WarpgradError(f"warp={warp!r} is unknown; choose one of {', '.join(KINDS)}.")
@@ -140,6 +147,13 @@ def merge_transformer(model: M) -> M:
     """A copy without warps and low-rank updates, which computes the same: both are multiplied into the projections.
 
     peft's own layers are merged by peft. A non-linear warp cannot be merged and is refused by name.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> sizes = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+        >>> bert = BertModel(BertConfig(vocab_size=9, hidden_size=8, **sizes))
+        >>> type(wg.merge_transformer(wg.warp_transformer(bert, rank=2))).__name__
+        'BertModel'
     """
     plain = unmark(_without_warps(copy.deepcopy(model)))
     if callable(getattr(plain, "merge_and_unload", None)):  # a peft model; its base has peft's layers merged
@@ -195,7 +209,7 @@ def mergeable(model: nn.Module) -> bool:
 def save_warped(model: nn.Module, folder: str | Path, **settings: Any) -> None:
     """Keep a warped Hugging Face model in a folder, warps as modules; `settings` as given to `warp_transformer`.
 
-    What bites: plain transformers cannot load it; `load_warped` can. A merged model has its own `save_pretrained`.
+    Warning: plain transformers cannot load it; `load_warped` can. A merged model has its own `save_pretrained`.
     """
     from safetensors.torch import save_file
 

@@ -11,12 +11,17 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.model.partition import Warp
 
 
 class Residual(nn.Module):
-    """shortcut(h) + branch(h), with the identity as the shortcut where none is given."""
+    """shortcut(h) + branch(h), with the identity as the shortcut where none is given.
+
+    Example:
+        >>> layers.Residual(nn.ReLU())(torch.tensor([-1.0, 2.0]))
+        tensor([-1.,  4.])
+    """
 
     def __init__(self, branch: nn.Module, shortcut: nn.Module | None = None) -> None:
         super().__init__()
@@ -32,6 +37,11 @@ class Scale(nn.Module):
 
     Unmarked it is a weak task layer, and, between two warp convolutions, the FiLM layer that App. F adapts
     from 0; inside `Warp(...)` it is the ablation's channel-wise scaling.
+
+    Example:
+        >>> h = torch.rand(2, 3, 4, 4)
+        >>> torch.equal(layers.Scale(3)(h), h)
+        True
     """
 
     def __init__(self, width: int, *, shift: bool = True, dim: int = 1) -> None:
@@ -58,8 +68,13 @@ class Scale(nn.Module):
 class FiLM(nn.Module):
     """A task embedding e: h ⊙ (1 + P_scale e) + P_shift e. e is θ and starts at 0, the projections P are φ.
 
-    The projections have no bias, so that e = 0 is the identity map whatever φ is. What bites: at e = 0 their
+    The projections have no bias, so that e = 0 is the identity map whatever φ is. Warning: at e = 0 their
     first-order gradient is zero; they learn through the step that e takes, from the objective after it.
+
+    Example:
+        >>> film = wg.Learner(layers.FiLM(3, embedding=8), start={"embedding": "zero"})
+        >>> sorted(film.theta0), sorted(film.phi)
+        (['embedding'], ['projection.weight'])
     """
 
     def __init__(self, width: int, *, embedding: int = 16, dim: int = 1) -> None:
@@ -127,11 +142,20 @@ def convolutional_warp(
             warps, while App. G says of the same ones that they have ReLUs: this is where ours stands.
         film: Between stacked convolutions, e.g. `Scale` or `partial(FiLM, embedding=16)`. It is left
             unmarked, hence θ; begin it at 0 on every task with `Learner(..., start={"*film": "zero"})`.
+
+    Example:
+        >>> warp = layers.convolutional_warp(4, hidden=8, batch_norm=True, residual=True)
+        >>> tuple(warp(torch.rand(2, 4, 6, 6)).shape)
+        (2, 4, 6, 6)
     """
-    if kernel_size < 1 or kernel_size % 2 == 0:
-        raise WarpgradError(f"convolutional_warp(kernel_size={kernel_size}): the kernel size must be odd.")
-    if film is not None and hidden is None:
-        raise WarpgradError("convolutional_warp(film=...) stands between two convolutions: give hidden= too.")
+    refuse_if(
+        kernel_size < 1 or kernel_size % 2 == 0,
+        f"convolutional_warp(kernel_size={kernel_size}): the kernel size must be odd.",
+    )
+    refuse_if(
+        film is not None and hidden is None,
+        "convolutional_warp(film=...) stands between two convolutions: give hidden= too.",
+    )
 
     def convolution(inputs: int, outputs: int) -> nn.Module:
         # A bias in front of batch-norm would be removed by it again.
@@ -167,6 +191,10 @@ def feed_forward_warp(
         branch_activation: A non-linearity in front of ⊕. With `nn.Tanh` a residual warp moves no unit by more than 1.
 
     The warp of App. J is `feed_forward_warp(200, hidden=100, residual=True, branch_activation=nn.Tanh)`.
+
+    Example:
+        >>> tuple(layers.feed_forward_warp(6, hidden=3, residual=True)(torch.rand(2, 6)).shape)
+        (2, 6)
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     if hidden is not None:

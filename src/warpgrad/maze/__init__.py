@@ -3,15 +3,13 @@
 | file             | what it is                                                                        |
 |------------------|-----------------------------------------------------------------------------------|
 | `rules.py`       | the maze and many episodes in step, as arrays: the one place where its rules are  |
-| `environment.py` | the same as a `gymnasium.vector.VectorEnv` and a `gymnasium.Env`, registered      |
-| `rendering.py`   | an episode as pixels                                                              |
-| `draws.py`       | random numbers as a function of (episode seed, role, time step)                   |
+| `environment.py` | the same as a `gymnasium.vector.VectorEnv` and a `gymnasium.Env`, rendered        |
+| `random.py`      | random numbers as a function of (episode seed, role, time step)                   |
 | `agents.py`      | RNN, Warp-RNN, HyperRNN, T-Nets-RNN, and an agent without memory                  |
 | `plasticity.py`  | Hebbian plasticity, simple and retroactive modulation                             |
-| `tape.py`        | roll-outs with their backward pass written out; `warp_tape.py`, `plastic_tape.py` |
+| `tapes.py`       | roll-outs with their backward pass written out                                    |
 | `catalogue.py`   | the agents by name, split into θ and φ                                            |
-| `roll_out.py`    | an agent and the maze as one module: episode seeds in, episodes out               |
-| `references.py`  | returns that need no learning: chance, and a walk that remembers nothing          |
+| `roll_out.py`    | an agent and the maze as one module; walks that need no learning, for comparison  |
 
 Training uses `rules.py` directly; gymnasium is needed for `environment.py` alone.
 """

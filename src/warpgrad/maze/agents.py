@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.layers.recurrent import HyperState, WarpHyperCell
 from warpgrad.maze.tapes import Tape, WarpTape
 from warpgrad.model.partition import Warp
 
 State = tuple[Tensor, ...]
-Step = Callable[[Tensor, State], tuple[Tensor, State]]
+StepFunction = Callable[[Tensor, State], tuple[Tensor, State]]
 
 
 class Agent(nn.Module, ABC):
@@ -40,7 +40,7 @@ class Agent(nn.Module, ABC):
         self.value = nn.Linear(hidden, 1)
 
     @abstractmethod
-    def stepper(self) -> Step:
+    def stepper(self) -> StepFunction:
         """One time step as a function of (x_t, state), for a whole roll-out with the weights of this moment."""
 
     def tape(self, length: int, batch: int) -> Tape | None:
@@ -71,7 +71,7 @@ class RNNAgent(Agent):
         """W, V and b as they act on x_t, h_{t−1} and 1."""
         return self.weight_ih, self.weight_hh, self.bias
 
-    def stepper(self) -> Step:
+    def stepper(self) -> StepFunction:
         onto_input, onto_hidden, bias = self.maps()
         onto_both = torch.cat([onto_input, onto_hidden], dim=1)
 
@@ -93,7 +93,7 @@ class MemorylessAgent(Agent):
         del x
         return ()
 
-    def stepper(self) -> Step:
+    def stepper(self) -> StepFunction:
         return lambda x, state: (torch.tanh(self.layer(x)), state)
 
 
@@ -111,7 +111,7 @@ class WarpAgent(Agent):
         state = self.cell.initial_state(x)
         return (*state.task, *state.meta)
 
-    def stepper(self) -> Step:
+    def stepper(self) -> StepFunction:
         def step(x: Tensor, state: State) -> tuple[Tensor, State]:
             h, z, memory = state
             h, after = self.cell(x, HyperState((h,), (z, memory)))
@@ -131,8 +131,7 @@ class TNetsAgent(RNNAgent):
     ) -> None:
         """`transform` is where the T's start: at the identity, as the plain RNN, or drawn like any other layer."""
         super().__init__(features, hidden, actions)
-        if transform not in ("identity", "drawn"):
-            raise WarpgradError(f"transform={transform!r} is unknown; choose identity or drawn.")
+        require(transform in ("identity", "drawn"), f"transform={transform!r} is unknown; choose identity or drawn.")
         identity = transform == "identity"
         starts = {
             name: nn.Parameter(torch.eye(hidden)) if identity else drawn(hidden, hidden, hidden)

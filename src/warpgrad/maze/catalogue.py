@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.maze.agents import Agent, MemorylessAgent, RNNAgent, TNetsAgent, WarpAgent
 from warpgrad.maze.plasticity import HebbianAgent, RetroactiveModulationAgent, SimpleModulationAgent
 from warpgrad.maze.roll_out import MazeRollOut
@@ -47,8 +47,7 @@ WARPED = ("warp-rnn", "t-nets-rnn")
 
 def build_learner(name: str, maze: Maze, options: AgentOptions | None = None, device: str = "cpu") -> Learner:
     """The named agent in the maze, with newly drawn weights, split into θ and φ."""
-    if name not in AGENTS:
-        raise WarpgradError(f"there is no agent '{name}'; choose one of {', '.join(AGENTS)}.")
+    require(name in AGENTS, f"there is no agent '{name}'; choose one of {', '.join(AGENTS)}.")
     options = options or AgentOptions()
     kind = AGENTS[name]
     own: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from warpgrad.errors import WarpgradError, naming_extras
+from warpgrad.errors import WarpgradError, naming_extras, require
 from warpgrad.maze.random import following_seeds
 from warpgrad.maze.rules import FEATURES, MOVES, REWARD, Maze, MazeEpisodes
 
@@ -54,12 +54,10 @@ class MazeVectorEnv(VectorEnv[Floats, Actions, NDArray[Any]]):
     ) -> None:
         """Settings as in `warpgrad.maze.Maze`."""
         super().__init__()
-        if num_envs < 1:
-            raise WarpgradError(f"num_envs={num_envs}: there must be at least 1 maze.")
+        require(num_envs >= 1, f"num_envs={num_envs}: there must be at least 1 maze.")
         check_render_mode(render_mode)
         self.maze = Maze(size, length, reward, wall_penalty)
-        self.num_envs = num_envs
-        self.render_mode = render_mode
+        self.num_envs, self.render_mode = num_envs, render_mode
         self.single_observation_space = observation_space(self.maze)
         self.single_action_space = spaces.Discrete(len(MOVES))
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -76,10 +74,10 @@ class MazeVectorEnv(VectorEnv[Floats, Actions, NDArray[Any]]):
             given: list[int | None] = [single + place for place in range(self.num_envs)]
         else:
             given = [None] * self.num_envs if seed is None else list(cast(list[int | None], seed))
-        if len(given) != self.num_envs or any(own is not None and not 0 <= own < 2**63 for own in given):
-            raise WarpgradError(
-                f"reset(seed=...) needs a number from 0 to 2**63 - 1, or None, for each of the {self.num_envs} mazes."
-            )
+        require(
+            len(given) == self.num_envs and not any(own is not None and not 0 <= own < 2**63 for own in given),
+            f"reset(seed=...) needs a number from 0 to 2**63 - 1, or None, for each of the {self.num_envs} mazes.",
+        )
         if self._seeds is None:
             others = self.np_random.integers(2**63, size=self.num_envs, dtype=np.int64)
         else:
@@ -95,8 +93,10 @@ class MazeVectorEnv(VectorEnv[Floats, Actions, NDArray[Any]]):
             return observations, np.zeros(self.num_envs, np.float64), self._flags(False), self._flags(False), infos
         moves = np.asarray(actions)
         whole = np.issubdtype(moves.dtype, np.integer)
-        if not whole or moves.shape != (self.num_envs,) or (moves < 0).any() or (moves >= len(MOVES)).any():
-            raise WarpgradError(f"step(...) needs one of the moves 0, 1, 2, 3 for each of the {self.num_envs} mazes.")
+        require(
+            whole and moves.shape == (self.num_envs,) and not (moves < 0).any() and not (moves >= len(MOVES)).any(),
+            f"step(...) needs one of the moves 0, 1, 2, 3 for each of the {self.num_envs} mazes.",
+        )
         self.episodes.step(moves.astype(np.intp))
         rewards = self.episodes.rewards[self.episodes.t - 1].astype(np.float64)
         return self._observed(), rewards, self._flags(False), self._flags(self.episodes.over), {}
@@ -115,8 +115,7 @@ class MazeVectorEnv(VectorEnv[Floats, Actions, NDArray[Any]]):
         return self._episodes
 
     def _observed(self) -> Floats:
-        seen: Floats = self.episodes.observations[self.episodes.t].copy()
-        return seen
+        return np.array(self.episodes.observations[self.episodes.t])
 
     def _flags(self, value: bool) -> Flags:
         return np.full(self.num_envs, value)
@@ -151,8 +150,7 @@ class MazeEnv(gymnasium.Env[Floats, np.int64]):
         return observations[0], {}
 
     def step(self, action: np.int64) -> tuple[Floats, float, bool, bool, Infos]:
-        if self._batch.episodes.over:
-            raise WarpgradError("the episode is over: call reset() before the next step.")
+        require(not self._batch.episodes.over, "the episode is over: call reset() before the next step.")
         observations, rewards, terminations, truncations, _ = self._batch.step(np.array([action]))
         return observations[0], float(rewards[0]), bool(terminations[0]), bool(truncations[0]), {}
 
@@ -169,8 +167,7 @@ def observation_space(maze: Maze) -> spaces.Box:
 
 
 def check_render_mode(render_mode: str | None) -> None:
-    if render_mode not in (None, "rgb_array"):
-        raise WarpgradError(f"render_mode={render_mode!r} is unknown; choose rgb_array or none.")
+    require(render_mode in (None, "rgb_array"), f"render_mode={render_mode!r} is unknown; choose rgb_array or none.")
 
 
 gymnasium.register(

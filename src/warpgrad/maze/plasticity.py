@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from warpgrad.maze.agents import Agent, State, Step, drawn
+from warpgrad.maze.agents import Agent, State, StepFunction, drawn
 from warpgrad.maze.tapes import Hebbian, PlasticTape, RetroactiveModulation, SimpleModulation, Tape, TraceRule
 
 ALPHA_SCALE, ETA = 0.01, 0.01
@@ -43,7 +43,7 @@ class PlasticAgent(Agent):
         trace = x.new_zeros(len(x), self.hidden, self.hidden)
         return (*super().start(x), *[trace] * self.traces)
 
-    def stepper(self) -> Step:
+    def stepper(self) -> StepFunction:
         weight_ih, weight_hh, alpha, bias = self.weight_ih, self.weight_hh, self.alpha, self.bias
 
         def step(x: Tensor, state: State) -> tuple[Tensor, State]:

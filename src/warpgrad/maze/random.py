@@ -18,14 +18,12 @@ _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 def uniforms(seeds: ArrayLike, role: str, count: int) -> NDArray[np.float64]:
     """`count` numbers from [0, 1) for every seed, shape [count, seeds]; row t is draw t of each."""
-    numbers: NDArray[np.float64] = (_bits(seeds, role, count) >> np.uint64(11)).astype(np.float64)
-    return numbers * 2.0**-53
+    return np.asarray((_bits(seeds, role, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
 def following_seeds(seeds: ArrayLike) -> NDArray[np.int64]:
     """The seed of the episode that comes after the one with this seed, in an environment that runs on."""
-    bits: NDArray[np.uint64] = _bits(seeds, "next episode", 1)[0] >> np.uint64(1)
-    return bits.astype(np.int64)
+    return np.asarray(_bits(seeds, "next episode", 1)[0] >> np.uint64(1), dtype=np.int64)
 
 
 def _bits(seeds: ArrayLike, role: str, count: int) -> NDArray[np.uint64]:

@@ -26,9 +26,7 @@ class MazeRollOut(nn.Module):
     def __init__(self, agent: Agent, maze: Maze, *, taped: bool = False) -> None:
         """`taped` uses the agent's tape, if it has one: faster, but not to be differentiated twice."""
         super().__init__()
-        self.agent = agent
-        self.maze = maze
-        self.taped = taped
+        self.agent, self.maze, self.taped = agent, maze, taped
 
     def forward(self, seeds: Tensor, *, forget: bool = False) -> Episodes:
         """`forget` takes the agent's state away before every step: what is left is what it knows without memory."""
@@ -76,8 +74,7 @@ class MazeRollOut(nn.Module):
 def choose(weights: NDArray[np.floating], chances: NDArray[np.float64]) -> NDArray[np.intp]:
     """One of the columns for each row, in proportion to its weights, by a uniform number for each row."""
     totals = weights.cumsum(axis=1)
-    chosen: NDArray[np.intp] = (totals[:, :-1] <= (chances * totals[:, -1])[:, None]).sum(axis=1)
-    return chosen
+    return np.asarray((totals[:, :-1] <= (chances * totals[:, -1])[:, None]).sum(axis=1))
 
 
 Policy = Callable[[NDArray[np.floating]], NDArray[np.floating]]
@@ -109,5 +106,4 @@ def returns_of(policy: Policy, maze: Maze, seeds: Tensor) -> NDArray[np.floating
     chances = uniforms(numbers, "move", maze.length)
     for t in range(maze.length):
         episodes.step(choose(policy(episodes.observations[t]), chances[t]))
-    total: NDArray[np.floating] = episodes.rewards.sum(axis=0)
-    return total
+    return np.asarray(episodes.rewards.sum(axis=0))

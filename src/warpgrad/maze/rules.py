@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.maze.random import uniforms
 
 MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])
@@ -50,14 +50,19 @@ class Maze:
     """Subtracted for walking into a wall."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.size, int) or self.size < 3 or self.size % 2 == 0:
-            raise WarpgradError(f"size={self.size}: a maze needs an odd number of cells along each side, 3 or more.")
-        if not isinstance(self.length, int) or self.length < 1:
-            raise WarpgradError(f"length={self.length}: an episode has a whole number of time steps, at least 1.")
-        if not 0 < self.reward < math.inf:
-            raise WarpgradError(f"reward={self.reward}: it must be greater than 0, and finite.")
-        if not 0 <= self.wall_penalty < math.inf:
-            raise WarpgradError(f"wall_penalty={self.wall_penalty}: it is subtracted, so at least 0, and finite.")
+        require(
+            isinstance(self.size, int) and self.size >= 3 and self.size % 2 != 0,
+            f"size={self.size}: a maze needs an odd number of cells along each side, 3 or more.",
+        )
+        require(
+            isinstance(self.length, int) and self.length >= 1,
+            f"length={self.length}: an episode has a whole number of time steps, at least 1.",
+        )
+        require(0 < self.reward < math.inf, f"reward={self.reward}: it must be greater than 0, and finite.")
+        require(
+            0 <= self.wall_penalty < math.inf,
+            f"wall_penalty={self.wall_penalty}: it is subtracted, so at least 0, and finite.",
+        )
 
     @cached_property
     def walls(self) -> NDArray[np.bool_]:

@@ -9,7 +9,7 @@ same steps into memory that is set aside once, and goes back over it with the de
 
 The numbers are those of autograd but for rounding; `MazeRollOut(taped=False)` is the reference.
 
-What bites: such gradients cannot be differentiated again.
+Warning: such gradients cannot be differentiated again.
 """
 
 from __future__ import annotations

@@ -10,11 +10,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, Literal
+from typing import Any, Generic, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from typing_extensions import TypeVar
 
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import fold, isolated_rng, seed_global
@@ -27,10 +28,13 @@ from warpgrad.model.normalisation import (
     reset_statistics,
     without_statistics,
 )
-from warpgrad.model.partition import Selector, Start, owners_of, partition, start_policies, unmark
+from warpgrad.model.partition import Selector, StartPolicy, owners_of, partition, start_policies, unmark
 from warpgrad.model.second_order import SecondOrderKernels
 from warpgrad.model.swapping import Swapper
 from warpgrad.tensors import Tensors, detached, laid_channels_last, select
+
+M_co = TypeVar("M_co", bound=nn.Module, default=nn.Module, covariant=True)
+"""The class of the user's module."""
 
 
 class Forward:
@@ -38,6 +42,11 @@ class Forward:
 
     Buffers pass from call to call within one loss and are read from `buffers` afterwards; the tensors
     that were bound are never written to. With a key, the n-th call always draws the same dropout masks.
+
+    Example:
+        >>> forward = learner.bind(learner.theta0, learner.buffers())
+        >>> torch.equal(forward(x), model(x))
+        True
     """
 
     def __init__(
@@ -83,25 +92,30 @@ class Forward:
         return output
 
 
-class Learner:
+class Learner(Generic[M_co]):
     """An `nn.Module` split into task parameters θ and warp parameters φ.
 
         Learner(model)                                   # modules marked by Warp(...) are the warp
         Learner(resnet, warp="layer*.conv2")             # by name; the rest is θ
         Learner(model, task=lambda name, module: isinstance(module, nn.Linear))
 
-    What bites: the module is used, not copied, and its parameters are updated by meta-training. Use
+    Warning: the module is used, not copied, and its parameters are updated by meta-training. Use
     `adapted(...)` (or `warpgrad.adapt`) for a module of its own.
+
+    Example:
+        >>> learner = wg.Learner(model, warp="2", start={"3": "zero"})
+        >>> sorted(learner.phi), learner.starts["3.weight"]
+        (['2.bias', '2.weight'], 'zero')
     """
 
     def __init__(
         self,
-        module: nn.Module,
+        module: M_co,
         *,
         warp: Selector | None = None,
         task: Selector | None = None,
         constant: Selector | None = None,
-        start: Mapping[str, Start] | None = None,
+        start: Mapping[str, StartPolicy] | None = None,
         batch_norm: BatchNormPolicy = "running",
         allow_unused: bool = False,
         channels_last: bool = False,
@@ -120,7 +134,7 @@ class Learner:
         """
         if batch_norm not in POLICIES:
             raise WarpgradError(f"batch_norm={batch_norm!r} is unknown; choose one of {', '.join(POLICIES)}.")
-        self.module = module.to(memory_format=torch.channels_last) if channels_last else module  # type: ignore[call-overload]
+        self.module: M_co = module.to(memory_format=torch.channels_last) if channels_last else module  # type: ignore[call-overload]
         self.channels_last = channels_last
         self.batch_norm = batch_norm
         self.allow_unused = allow_unused
@@ -185,10 +199,10 @@ class Learner:
             buffers = self._test_buffers(buffers)
         return Forward(self, theta, self.phi if phi is None else phi, buffers, key, training)
 
-    def adapted(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
+    def adapted(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> M_co:
         """A plain module of the user's own class with θ and buffers in it, in eval mode, free of this library.
 
-        What bites: under `batch_norm="batch"` it has no running statistics, so its state dict lacks those entries.
+        Warning: under `batch_norm="batch"` it has no running statistics, so its state dict lacks those entries.
         """
         module = copy.deepcopy(self.module)
         state = {**dict(module.named_parameters()), **dict(module.named_buffers())}

@@ -9,7 +9,7 @@
 
 `running` is the default. The statistics that the meta-loss sees are thrown away: only adaptation moves them.
 
-What bites: running statistics begin at mean 0 and variance 1, and with the usual momentum of 0.1 they need some tens
+Warning: running statistics begin at mean 0 and variance 1, and with the usual momentum of 0.1 they need some tens
 of steps to arrive. For tasks of a few steps use `corrected`, which takes out what is left of the 0 and the 1 after n
 batches, (1 − momentum)ⁿ of them, or `batch`.
 """

@@ -34,6 +34,11 @@ def Warp(module: M) -> M:  # noqa: N802 - stands among layers, reads as one
     """Mark `module` as a warp-layer ω: all its parameters belong to φ. Returns the very same module.
 
     The mark is an attribute, not a wrapper, so parameter names, checkpoints and the class stay as they were.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(2, 4), wg.Warp(nn.Linear(4, 4)), nn.Linear(4, 1))
+        >>> sorted(wg.Learner(net).phi)
+        ['1.bias', '1.weight']
     """
     if not isinstance(module, nn.Module):
         raise WarpgradError(f"Warp(...) marks an nn.Module, not a {type(module).__name__}.")
@@ -42,7 +47,13 @@ def Warp(module: M) -> M:  # noqa: N802 - stands among layers, reads as one
 
 
 def Adaptable(module: M) -> M:  # noqa: N802 - stands among layers, reads as one
-    """Mark `module` as a task layer: its parameters belong to θ even inside a warp, for the nearest mark decides."""
+    """Mark `module` as a task layer: its parameters belong to θ even inside a warp, for the nearest mark decides.
+
+    Example:
+        >>> net = wg.Warp(nn.Sequential(nn.Linear(2, 2), wg.Adaptable(nn.Linear(2, 1))))
+        >>> sorted(wg.Learner(net).theta0)
+        ['1.bias', '1.weight']
+    """
     setattr(module, _MARK, False)
     return module
 
@@ -183,7 +194,7 @@ def _first_names(names: dict[str, _Alias], group: set[str], what: str) -> tuple[
     return tuple(kept)
 
 
-Start = Literal["learned", "fixed", "zero", "fresh"]
+StartPolicy = Literal["learned", "fixed", "zero", "fresh"]
 """Where a task parameter begins on every task.
 
 `learned`: at its part of θ0, which the initialiser meta-learns. `fixed`: at the module's value, which
@@ -192,9 +203,9 @@ Only learned parameters count in distances between θ's and receive meta-gradien
 """
 
 
-def start_policies(names: tuple[str, ...], start: Mapping[str, Start]) -> dict[str, Start]:
+def start_policies(names: tuple[str, ...], start: Mapping[str, StartPolicy]) -> dict[str, StartPolicy]:
     """The policy of every task parameter; later patterns overrule earlier ones, and none means learned."""
-    policies: dict[str, Start] = dict.fromkeys(names, "learned")
+    policies: dict[str, StartPolicy] = dict.fromkeys(names, "learned")
     for pattern, policy in start.items():
         if policy not in ("learned", "fixed", "zero", "fresh"):
             raise WarpgradError(

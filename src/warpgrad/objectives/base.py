@@ -31,7 +31,12 @@ from warpgrad.tensors import Groups, Tensors
 
 @dataclass(frozen=True)
 class StartSample:
-    """L_meta(θ_0; φ) and its gradient; no step is taken, so a rule has no part in it."""
+    """L_meta(θ_0; φ) and its gradient; no step is taken, so a rule has no part in it.
+
+    Example:
+        >>> objectives.StartSample(torch.tensor(1.0), learner.phi).rule
+        {}
+    """
 
     meta_loss: Tensor
     phi: Tensors
@@ -39,7 +44,12 @@ class StartSample:
 
 
 class Objective(Computation[ObjectiveStep]):
-    """How a point (τ, θ_k) judges the warp."""
+    """How a point (τ, θ_k) judges the warp.
+
+    Example:
+        >>> issubclass(wg.Exact, wg.Objective), wg.Exact.stops_gradient, wg.Approximate.stops_gradient
+        (True, False, True)
+    """
 
     reads: tuple[tuple[Source, int], ...] = ((ADAPT_BATCH, 0), (META_BATCH, 0))
 

@@ -16,7 +16,13 @@ from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, selec
 
 @dataclass(frozen=True)
 class UnrolledStep:
-    """L_meta(θ_K) and its gradients through all K steps; sums over the stack where tasks are stacked."""
+    """L_meta(θ_K) and its gradients through all K steps; sums over the stack where tasks are stacked.
+
+    Example:
+        >>> found = adaptation.compute(wg.UnrolledObjective(2, theta0_only=True), adaptation.start())
+        >>> found.phi, found.rule
+        ({}, {})
+    """
 
     meta_loss: Tensor
     theta0: Tensors
@@ -25,16 +31,20 @@ class UnrolledStep:
     last: Point
 
 
-class Through(Computation[UnrolledStep]):
+class UnrolledObjective(Computation[UnrolledStep]):
     """Gradients of L_meta(θ_K; φ) for θ0, φ and the rule's meta-parameters, through `steps` updates.
 
     With `theta0_only` the warp is a constant: C^MAML of Warp-MAML, whose gradient goes to θ0 and never to φ.
     The gradient for θ0 has one entry per task in a stack and covers learned parameters only.
+
+    Example:
+        >>> found = adaptation.compute(wg.UnrolledObjective(steps=3), adaptation.start())
+        >>> sorted(found.theta0) == sorted(learner.theta0), found.last.k
+        (True, 3)
     """
 
     def __init__(self, steps: int, *, theta0_only: bool = False) -> None:
-        self.steps = steps
-        self.theta0_only = theta0_only
+        self.steps, self.theta0_only = steps, theta0_only
         self.reads = (*((ADAPT_BATCH, k) for k in range(steps)), (META_BATCH, steps))
 
     def step(self, adaptation: Adaptation, point: Point) -> UnrolledStep:

@@ -15,6 +15,11 @@ class Exact(Objective):
 
     φ acts twice: on the step that is taken, and on the loss after it. The first path needs the derivative
     of a gradient. θ, the rule's state and the buffers are constants.
+
+    Example:
+        >>> sample = adaptation.compute(wg.Exact(), adaptation.start())
+        >>> sorted(sample.phi) == sorted(learner.phi), sample.transition.after.k
+        (True, 1)
     """
 
     stops_gradient = False
@@ -37,6 +42,11 @@ class Approximate(Objective):
     """L̂(φ) = L_meta(sg[θ − α ∇L_task(θ; φ)]; φ): the step is taken, then held constant.
 
     Keeps every first-order term along the trajectory and drops only the effect of φ on the step itself.
+
+    Example:
+        >>> sample = adaptation.compute(wg.Approximate(), adaptation.start())
+        >>> sorted(sample.phi) == sorted(learner.phi), sample.transition.after.k
+        (True, 1)
     """
 
     stops_gradient = True
@@ -56,6 +66,11 @@ class InPlace(Objective):
 
     Where L_meta and L_task are one function, a single forward and backward pass gives both ∇_θ (for C and
     for the step) and ∇_φ. Where they differ, a second pass on the same batch and masks gives ∇_φ.
+
+    Example:
+        >>> sample = adaptation.compute(wg.InPlace(), adaptation.start())
+        >>> sorted(sample.phi) == sorted(learner.phi), sample.transition.after.k
+        (True, 1)
     """
 
     stops_gradient = True

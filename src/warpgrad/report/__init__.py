@@ -15,19 +15,22 @@ from warpgrad.report.blocks import (
     Tile,
     Tiles,
 )
-from warpgrad.report.charts import Mark, Reference, Series, curves
-from warpgrad.report.figures import appearances, canvas, house_style, save
-from warpgrad.report.metric_curves import metric_figures
+from warpgrad.report.charts import Line, Mark, Panel, Reference, Series, Span, curves, panels
+from warpgrad.report.figures import PALETTE, appearances, canvas, house_style, save
+from warpgrad.report.metric_curves import is_number, metric_figures, recorded
 from warpgrad.report.overview import run_page
 from warpgrad.report.page import Page
-from warpgrad.report.provenance import configuration, repetition
+from warpgrad.report.provenance import configuration, repetition, steps_of
 from warpgrad.report.runs import Run, load_run
-from warpgrad.report.tables import Column, Table, Value
+from warpgrad.report.tables import Best, Cell, Column, Table, Value
 from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
 from warpgrad.statistics.intervals import Interval
 
 __all__ = [
+    "PALETTE",
+    "Best",
     "Block",
+    "Cell",
     "Code",
     "Collapsible",
     "Column",
@@ -39,14 +42,17 @@ __all__ = [
     "Interval",
     "Items",
     "KeyValues",
+    "Line",
     "Mark",
     "Note",
     "Page",
+    "Panel",
     "Paragraph",
     "Reference",
     "Run",
     "Section",
     "Series",
+    "Span",
     "Table",
     "Tile",
     "Tiles",
@@ -56,11 +62,15 @@ __all__ = [
     "configuration",
     "curves",
     "house_style",
+    "is_number",
     "load_run",
     "mean_interval",
     "metric_figures",
     "paired_difference",
+    "panels",
+    "recorded",
     "repetition",
     "run_page",
     "save",
+    "steps_of",
 ]

@@ -26,19 +26,19 @@ _CSS_DOTS_PER_METRE = 96 / 0.0254
 
 
 @dataclass(frozen=True)
-class Entry:
+class OutlineEntry:
     """A line of the table of contents, with the headings under it."""
 
     anchor: str
     title: str
-    under: list[Entry] = field(default_factory=list)
+    under: list[OutlineEntry] = field(default_factory=list)
 
 
 class Outline:
     """The page's headings in order, each with an anchor of its own; the table of contents is made from it."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[OutlineEntry] = []
         self._taken = {"content"}
         """Anchors in use; the page's own is among them."""
 
@@ -54,7 +54,7 @@ class Outline:
             anchor = f"{base}-{number}"
         self._taken.add(anchor)
         entries = self.entries[-1].under if under and self.entries else self.entries
-        entries.append(Entry(anchor, title))
+        entries.append(OutlineEntry(anchor, title))
         return anchor
 
 

@@ -1,7 +1,8 @@
 """The house style of figures, and one appearance per method: the same in every figure of every report.
 
 Figures are drawn on objects of their own with the Agg canvas: no window, no pyplot, and no setting that outlives
-`house_style()`.
+`house_style()`. matplotlib is imported when the first figure is drawn, so that pages can be described
+without it.
 """
 
 from __future__ import annotations
@@ -13,14 +14,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import matplotlib as mpl
-from cycler import cycler
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure as Canvas
+from typing import TYPE_CHECKING, Any
 
 from warpgrad.io import write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
 
 DOTS_PER_INCH = 2 * 96
 """Twice the resolution of the page, so that figures are sharp on dense screens."""
@@ -48,6 +47,8 @@ _KNOWN = {
 
 @dataclass(frozen=True)
 class Appearance:
+    """How the line of a method is drawn."""
+
     colour: str
     dash: tuple[float, tuple[float, ...] | None]
 
@@ -85,6 +86,9 @@ def _place(name: str) -> tuple[int, int]:
 @contextmanager
 def house_style() -> Iterator[None]:
     """Settings for figures made inside the block, and restored after it."""
+    import matplotlib as mpl
+    from cycler import cycler
+
     settings: dict[Any, Any] = {
         # It comes with matplotlib and has the paper's Greek: figures are the same on every machine.
         "font.family": "DejaVu Sans",
@@ -125,9 +129,10 @@ def house_style() -> Iterator[None]:
 
 def canvas(width: float = 7.2, height: float = 4.0) -> Canvas:
     """An empty figure of this size in inches, 96 pixels of the page each; use it inside `house_style()`."""
-    figure = Canvas(figsize=(width, height))
-    FigureCanvasAgg(figure)
-    return figure
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Canvas
+
+    return FigureCanvasAgg(Canvas(figsize=(width, height))).figure
 
 
 def save(figure: Canvas, path: Path | None = None) -> bytes:

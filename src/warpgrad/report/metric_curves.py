@@ -76,12 +76,20 @@ def _figure(metric: str, groups: Mapping[str, Sequence[Run]], *, against_time: b
     if not series:
         return None
     axis = "processor minutes" if against_time else "meta-steps"
-    image = curves(series, x_label=axis, y_label="", title=metric, log_y=_spans_decades(series), size=(4.3, 3.1))
     names = [one.name for one in series]
     caption = [_band(metric, sizes)]
     for text, whose in remarks.items():
         caption.append(f"{text}." if whose == names else f"{', '.join(whose)}: {text}.")
-    return Figure(image, f"{metric} against {axis} for {', '.join(names)}.", " ".join(caption))
+    return curves(
+        series,
+        x_label=axis,
+        y_label="",
+        title=metric,
+        log_y=_spans_decades(series),
+        size=(4.3, 3.1),
+        alt=f"{metric} against {axis} for {', '.join(names)}.",
+        caption=" ".join(caption),
+    )
 
 
 def _band(metric: str, sizes: Sequence[int]) -> str:
@@ -107,21 +115,30 @@ def _curve(
 
     Where `minutes` are given, step -> processor time of each run, it is drawn against their mean.
     """
-    steps = sorted(set(tracks[0]).intersection(*tracks))
+    steps, samples = _shared(tracks)
     remarks: list[str] = []
     if any(len(track) > len(steps) for track in tracks):
         remarks.append(f"Only the {count(len(steps), 'step')} that all runs recorded")
-    if not steps:
+    if not len(steps):
         return None, remarks
-    samples = np.array([[track[step] for step in steps] for track in tracks])
     lost = int(np.isnan(samples).sum())
     if lost:
         remarks.append(f"{count(lost, 'value')} not finite, left as gaps")
     width = math.ceil(len(steps) / _POINTS)
     if width > 1:
         remarks.append(f"Each point is the mean of {width} steps")
-    places = np.array([[own.get(step, math.nan) for step in steps] for own in minutes] or [steps], np.float64)
+    places = np.array([[own.get(step, math.nan) for step in steps] for own in minutes] or [steps.tolist()])
     return Series.quartiles(method, _averaged(places, width).mean(axis=0), _averaged(samples, width)), remarks
+
+
+def recorded(runs: Sequence[Run], metric: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The steps at which all of some runs recorded a metric, and its values [runs, steps]."""
+    return _shared([_track(metric, run) for run in runs])
+
+
+def _shared(tracks: Sequence[dict[float, float]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    steps = sorted(set(tracks[0]).intersection(*tracks))
+    return np.array(steps, np.float64), np.array([[track[step] for step in steps] for track in tracks])
 
 
 def _minutes(run: Run) -> dict[float, float]:

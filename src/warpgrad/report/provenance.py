@@ -27,11 +27,11 @@ def configuration(runs: Sequence[Run]) -> list[Block]:
     whose = "all runs" if len(runs) > 1 else "the run"
     blocks: list[Block] = [Collapsible(f"{count(len(shared), 'setting')} of {whose}", [KeyValues(shared)])]
     if varied:
-        columns = [Column("Run", words=True), *(Column(name) for name in varied)]
-        rows: list[list[Cell]] = [
-            [run.name, *(config.get(name) for name in varied)] for run, config in zip(runs, configs, strict=True)
-        ]
-        table = Table(columns, rows, "Settings that are not the same in all runs.")
+        table = Table(
+            [Column("Run", words=True), *varied],
+            [[run.name, *map(config.get, varied)] for run, config in zip(runs, configs, strict=True)],
+            "Settings that are not the same in all runs.",
+        )
         blocks.append(Collapsible(f"{count(len(varied), 'setting')} that differ", [table]))
     return blocks
 
@@ -58,19 +58,22 @@ def repetition(runs: Sequence[Run]) -> list[Block]:
                 f"`{run.path.name}`",
             ]
         )
-    columns: list[Column | str] = [
-        "Method",
-        "Seed",
-        "Preset",
-        "Steps",
-        "Wall time",
-        "Commit",
-        "Environment",
-        Column("Run directory", words=True),
-    ]
     blocks: list[Block] = [
         Paragraph("Check out the commit, install the versions of the environment, and give the command."),
-        Table(columns, rows, "Where each number comes from."),
+        Table(
+            [
+                "Method",
+                "Seed",
+                "Preset",
+                "Steps",
+                "Wall time",
+                "Commit",
+                "Environment",
+                Column("Run directory", words=True),
+            ],
+            rows,
+            "Where each number comes from.",
+        ),
     ]
     if changed:
         blocks.append(Note(f"{count(changed, 'run')} made from source that differs from the commit.", "warning"))

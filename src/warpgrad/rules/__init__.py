@@ -1,4 +1,4 @@
-"""Update rules, one file each. To add one, subclass `Rule`: see `docs/extending.md`."""
+"""Update rules, Eqs. 2-5. To add one, subclass `Rule`: see `docs/extending.md`."""
 
 from warpgrad.rules.base import Learned, Rule
 from warpgrad.rules.descent import SGD, Adam, Clip

@@ -14,19 +14,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import refuse_if
 from warpgrad.tensors import Tensors
 
 
 @dataclass(frozen=True)
 class Learned:
-    """A scalar that is meta-learned, by its start value: `SGD(lr=Learned(0.1))`."""
+    """A scalar that is meta-learned, by its start value: `SGD(lr=Learned(0.1))`.
+
+    Example:
+        >>> wg.SGD(lr=wg.Learned(0.1)).meta
+        {'lr': tensor(0.1000, requires_grad=True)}
+    """
 
     value: float
 
 
 class Rule(ABC):
-    """One update rule. Subclasses hold settings only; all that changes is in the state or in `meta`."""
+    """One update rule. Subclasses hold settings only; all that changes is in the state or in `meta`.
+
+    Example:
+        >>> theta, slope = {"w": torch.tensor([1.0])}, {"w": torch.tensor([2.0])}
+        >>> wg.SGD(0.1).update(slope, {}, theta, {})[0]
+        {'w': tensor([0.8000])}
+    """
 
     elementwise = False
     """Whether `update` treats every entry of θ by itself, so that stacked tasks can be updated as they are. A rule that
@@ -61,8 +72,7 @@ class Rule(ABC):
     def _scalar(self, name: str, value: float | Learned) -> float:
         """Check a step size; where it is learned, make it a meta-parameter called `name`."""
         start = value.value if isinstance(value, Learned) else value
-        if not start > 0:
-            raise WarpgradError(f"{type(self).__name__}({name}={start}): the step size must be greater than 0.")
+        refuse_if(not start > 0, f"{type(self).__name__}({name}={start}): the step size must be greater than 0.")
         if isinstance(value, Learned):
             self.meta[name] = torch.tensor(float(start), requires_grad=True)
         return float(start)

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent, with momentum, Nesterov momentum, weight decay and a learned step size."""
+"""Rules that learn at most a step size: gradient descent with momentum, Adam, and clipping around any rule."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.rules.base import Learned, Rule, descend, part, safe_sqrt
 from warpgrad.tensors import Tensors
 
@@ -17,6 +17,11 @@ class SGD(Rule):
 
     The conventions are those of `torch.optim.SGD`. Inside an objective the incoming m is a constant; the
     part of m' that this step's gradient contributes is differentiated.
+
+    Example:
+        >>> rule = wg.SGD(0.1, momentum=0.9, nesterov=True)
+        >>> sorted(rule.init({"w": torch.zeros(2)}))
+        ['momentum/w']
     """
 
     elementwise = True
@@ -31,15 +36,10 @@ class SGD(Rule):
     ) -> None:
         super().__init__()
         self.lr = self._scalar("lr", lr)
-        if not 0 <= momentum < 1:
-            raise WarpgradError(f"SGD(momentum={momentum}): momentum must be at least 0 and below 1.")
-        if nesterov and momentum == 0:
-            raise WarpgradError("SGD(nesterov=True) needs momentum > 0.")
-        if weight_decay < 0:
-            raise WarpgradError(f"SGD(weight_decay={weight_decay}): weight decay cannot be negative.")
-        self.momentum = momentum
-        self.nesterov = nesterov
-        self.weight_decay = weight_decay
+        refuse_if(not 0 <= momentum < 1, f"SGD(momentum={momentum}): momentum must be at least 0 and below 1.")
+        refuse_if(nesterov and momentum == 0, "SGD(nesterov=True) needs momentum > 0.")
+        refuse_if(weight_decay < 0, f"SGD(weight_decay={weight_decay}): weight decay cannot be negative.")
+        self.momentum, self.nesterov, self.weight_decay = momentum, nesterov, weight_decay
 
     def init(self, theta: Mapping[str, Tensor]) -> Tensors:
         if self.momentum == 0:
@@ -71,9 +71,14 @@ class SGD(Rule):
 class Adam(Rule):
     """m' = β1 m + (1−β1) g, v' = β2 v + (1−β2) g², θ' = θ − α m̂ / (√v̂ + ε), as in `torch.optim.Adam`.
 
-    What bites: a tiny ε makes the exact objective's second-order term enormous where gradients are near 0
+    Warning: a tiny ε makes the exact objective's second-order term enormous where gradients are near 0
     (the step is almost a sign function there). ε = 1e-8 is the usual value for plain adaptation; raise it when
     you meta-learn through it.
+
+    Example:
+        >>> rule = wg.Adam(0.01, eps=1e-3)
+        >>> sorted(rule.init({"w": torch.zeros(2)}))
+        ['mean/w', 'square/w', 'step']
     """
 
     def __init__(
@@ -86,13 +91,11 @@ class Adam(Rule):
     ) -> None:
         super().__init__()
         self.lr = self._scalar("lr", lr)
-        if not all(0 <= beta < 1 for beta in betas):
-            raise WarpgradError(f"Adam(betas={betas}): both must be at least 0 and below 1.")
-        if not eps > 0:
-            raise WarpgradError(f"Adam(eps={eps}): eps must be greater than 0.")
-        self.betas = betas
-        self.eps = eps
-        self.weight_decay = weight_decay
+        refuse_if(
+            not all(0 <= beta < 1 for beta in betas), f"Adam(betas={betas}): both must be at least 0 and below 1."
+        )
+        refuse_if(not eps > 0, f"Adam(eps={eps}): eps must be greater than 0.")
+        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
 
     def init(self, theta: Mapping[str, Tensor]) -> Tensors:
         first = next(iter(theta.values()))
@@ -131,6 +134,11 @@ class Clip(Rule):
 
     The norm is that of all task parameters together. Clipping is part of the rule, so the exact
     objective differentiates through it.
+
+    Example:
+        >>> theta, slope = {"w": torch.zeros(1)}, {"w": torch.tensor([5.0])}
+        >>> wg.Clip(wg.SGD(1.0), norm=2.0).update(slope, {}, theta, {})[0]
+        {'w': tensor([-2.])}
     """
 
     def __init__(self, rule: Rule, *, norm: float | None = None, value: float | None = None) -> None:
@@ -140,9 +148,7 @@ class Clip(Rule):
         bound = norm if norm is not None else value
         if bound is None or not bound > 0:
             raise WarpgradError(f"Clip(...): the bound must be greater than 0, not {bound}.")
-        self.rule = rule
-        self.norm = norm
-        self.value = value
+        self.rule, self.norm, self.value = rule, norm, value
         self.meta = rule.meta
 
     def prepare(self, theta0: Mapping[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Meta-SGD: a learned step size for every single parameter."""
+"""Rules with meta-parameters of θ's shape: Meta-SGD, Meta-Curvature, and the masked steps of MT-Nets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.rules.base import Rule, descend
 from warpgrad.tensors import Tensors
 
@@ -16,6 +16,11 @@ class MetaSGD(Rule):
     """θ' = θ − α ∘ ∇L with α of θ's shape, meta-learned together with θ0; entries may become negative.
 
     α begins at `lr` everywhere. Its names are θ's own, its optimiser group is `rule`.
+
+    Example:
+        >>> meta_sgd = wg.Method(learner, rules.MetaSGD(0.1))
+        >>> sorted(meta_sgd.parameters("rule")) == sorted(learner.theta0)
+        True
     """
 
     elementwise = True
@@ -56,7 +61,13 @@ class MetaCurvature(Rule):
     filter: the preconditioner M_o ⊗ M_i ⊗ M_f of the flattened gradient. A matrix has no M_f, a vector only M_o. The
     factors are in the optimiser group `rule`, named `block1.conv.weight/out`, `/in`, `/filter`.
 
-    What bites: a head on n features has an n × n factor.
+    Warning: a head on n features has an n × n factor.
+
+    Example:
+        >>> rule = rules.MetaCurvature(0.1)
+        >>> rule.prepare({"conv.weight": torch.zeros(8, 3, 3, 3)})
+        >>> sorted(rule.meta)
+        ['conv.weight/filter', 'conv.weight/in', 'conv.weight/out']
     """
 
     def __init__(self, lr: float) -> None:
@@ -94,6 +105,12 @@ class MaskedSGD(Rule):
 
     ζ, one number per row, is meta-learned (group `rule`, from 0); u is the task's logistic noise. m is the
     Gumbel-softmax relaxation of a Bernoulli variable of probability σ(ζ), to which it tends as the temperature falls.
+
+    Example:
+        >>> rule = rules.MaskedSGD(0.1, {"w": "noise"}, temperature=0.5)
+        >>> rule.prepare({"w": torch.zeros(3, 2), "noise": torch.zeros(3)})
+        >>> {name: tuple(value.shape) for name, value in rule.meta.items()}
+        {'noise': (3,)}
     """
 
     def __init__(self, lr: float, masks: Mapping[str, str], *, temperature: float = 0.5) -> None:
@@ -106,8 +123,7 @@ class MaskedSGD(Rule):
         """
         super().__init__()
         self.lr = self._scalar("lr", lr)
-        if not temperature > 0:
-            raise WarpgradError(f"MaskedSGD(temperature={temperature}): the temperature must be greater than 0.")
+        refuse_if(not temperature > 0, f"MaskedSGD(temperature={temperature}): the temperature must be greater than 0.")
         self.masks = dict(masks)
         self.temperature = temperature
 

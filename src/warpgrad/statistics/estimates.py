@@ -15,7 +15,7 @@ and two intervals for it are given:
   each, then starts). It assumes no normality, but S clusters bound the spread it can see: it falls short
   of 95 % when S is small, unless tasks vary much more than seeds do. Read it as a check from 10 seeds on.
 
-What bites: below four meta-seeds a result is called indicative. With one meta-seed the tasks are the
+Warning: below four meta-seeds a result is called indicative. With one meta-seed the tasks are the
 clusters, and the interval says nothing about another meta-training. Where all meta-seeds share the same
 held-out tasks, the interval is about new meta-seeds on those tasks. One single value has no spread: its
 interval is unbounded.
@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.statistics.formatting import between, count, number, shared_digits
 from warpgrad.statistics.intervals import UNBOUNDED, Interval, bootstrap_means, t_interval
-from warpgrad.statistics.scores import Scores, paired, scores_of
+from warpgrad.statistics.scores import PaddedScores, paired, scores_of
 
 Nested = Mapping[Any, Mapping[Any, float | Sequence[float]]]
 """meta-seed -> held-out task -> score, or the scores of that task's starts."""
@@ -177,11 +177,9 @@ def mean_interval(
     return _summarise(scores_of(values, name), level, resamples, key)
 
 
-def _summarise(scores: Scores, level: float, resamples: int, key: int) -> Estimate:
-    if not 0.0 < level < 1.0:
-        raise WarpgradError(f"level={level} is not a confidence level; give one between 0 and 1.")
-    if resamples < 1:
-        raise WarpgradError(f"resamples={resamples} gives no interval; ask for at least 1.")
+def _summarise(scores: PaddedScores, level: float, resamples: int, key: int) -> Estimate:
+    require(0.0 < level < 1.0, f"level={level} is not a confidence level; give one between 0 and 1.")
+    require(resamples >= 1, f"resamples={resamples} gives no interval; ask for at least 1.")
     clustered_by, clusters = scores.clusters()
     means = scores.seed_means()
     tail = 50.0 * (1.0 - level)

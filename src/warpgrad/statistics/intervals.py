@@ -9,9 +9,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.keys import fold
-from warpgrad.statistics.scores import Scores
+from warpgrad.statistics.scores import PaddedScores
 
 _TINY = 1e-300
 
@@ -60,10 +60,8 @@ def t_probability(t: float, degrees: int) -> float:
 @lru_cache(maxsize=256)
 def t_quantile(probability: float, degrees: int) -> float:
     """The t with P(T ≤ t) = `probability`, by bisection to the last digits of a double."""
-    if not 0.0 < probability < 1.0:
-        raise WarpgradError(f"a quantile needs a probability between 0 and 1, not {probability}.")
-    if degrees < 1:
-        raise WarpgradError(f"Student's t needs at least 1 degree of freedom, not {degrees}.")
+    require(0.0 < probability < 1.0, f"a quantile needs a probability between 0 and 1, not {probability}.")
+    require(degrees >= 1, f"Student's t needs at least 1 degree of freedom, not {degrees}.")
     if probability < 0.5:
         return -t_quantile(1.0 - probability, degrees)
     low, high = 0.0, 1.0
@@ -107,7 +105,7 @@ def t_interval(clusters: NDArray[np.float64], level: float) -> Interval:
     return Interval(mean - half, mean + half)
 
 
-def bootstrap_means(scores: Scores, resamples: int, key: int) -> NDArray[np.float64]:
+def bootstrap_means(scores: PaddedScores, resamples: int, key: int) -> NDArray[np.float64]:
     """d̄ of `resamples` draws of seeds, tasks within each drawn seed, and starts within each drawn task."""
     random = np.random.default_rng(fold("bootstrap", key))
     seeds, tasks, starts = scores.padded.shape

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 
 _SHAPE = "give seed -> task -> score, or an array [seeds, tasks] or [seeds, tasks, starts]"
 
 
 @dataclass(frozen=True)
-class Scores:
+class PaddedScores:
     """Scores [seeds, tasks, starts]; each seed may have its own tasks, each task its own number of starts."""
 
     padded: NDArray[np.float64]
@@ -45,7 +45,7 @@ class Scores:
         return "start", self.padded[0, 0, : self.starts[0, 0]]
 
 
-def scores_of(values: Any, name: str) -> Scores:
+def scores_of(values: Any, name: str) -> PaddedScores:
     """Check and lay out the scores of one method; `name` is for messages."""
     scores = _from_nest(values, name) if isinstance(values, Mapping) else _from_array(values, name)
     broken = np.argwhere(~np.isfinite(scores.padded))
@@ -59,7 +59,7 @@ def scores_of(values: Any, name: str) -> Scores:
     return scores
 
 
-def paired(first: Scores, second: Scores, names: tuple[str, str]) -> Scores:
+def paired(first: PaddedScores, second: PaddedScores, names: tuple[str, str]) -> PaddedScores:
     """`first` − `second`, cell by cell; refuses scores that are not over the same seeds, tasks and starts."""
     _same(first.seed_names, second.seed_names, names, "meta-seeds")
     rows = _places(first.seed_names, second.seed_names)
@@ -80,43 +80,41 @@ def paired(first: Scores, second: Scores, names: tuple[str, str]) -> Scores:
         )
     # In the padding `partner` points anywhere; what it finds there is not kept.
     difference = np.where(real[..., None], first.padded - second.padded[partner], 0.0)
-    return Scores(difference, first.tasks, first.starts, first.seed_names, first.task_names)
+    return PaddedScores(difference, first.tasks, first.starts, first.seed_names, first.task_names)
 
 
-def _from_array(values: Any, name: str) -> Scores:
+def _from_array(values: Any, name: str) -> PaddedScores:
     """An array as scores, seeds and tasks named by their place."""
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise WarpgradError(f"{name} is not an array of numbers ({error}); {_SHAPE}.") from error
-    if array.ndim not in (2, 3) or 0 in array.shape:
-        raise WarpgradError(f"{name} has shape {array.shape}; {_SHAPE}, none of them empty.")
+    require(
+        array.ndim in (2, 3) and 0 not in array.shape, f"{name} has shape {array.shape}; {_SHAPE}, none of them empty."
+    )
     padded = array.reshape(*array.shape[:2], -1)
     seeds, tasks, starts = padded.shape
     names = tuple(tuple(range(tasks)) for _ in range(seeds))
-    return Scores(padded, np.full(seeds, tasks), np.full((seeds, tasks), starts), tuple(range(seeds)), names)
+    return PaddedScores(padded, np.full(seeds, tasks), np.full((seeds, tasks), starts), tuple(range(seeds)), names)
 
 
-def _from_nest(nest: Mapping[Hashable, Any], name: str) -> Scores:
-    if not nest:
-        raise WarpgradError(f"{name} has no meta-seeds; {_SHAPE}.")
+def _from_nest(nest: Mapping[Hashable, Any], name: str) -> PaddedScores:
+    require(nest, f"{name} has no meta-seeds; {_SHAPE}.")
     rows: list[list[NDArray[np.float64]]] = []
     for seed, tasks in nest.items():
-        if not isinstance(tasks, Mapping):
-            raise WarpgradError(f"{name} holds a {type(tasks).__name__} for meta-seed {seed!r}; {_SHAPE}.")
-        if not tasks:
-            raise WarpgradError(f"{name} has no tasks for meta-seed {seed!r}; evaluate it or leave it out.")
+        require(isinstance(tasks, Mapping), f"{name} holds a {type(tasks).__name__} for meta-seed {seed!r}; {_SHAPE}.")
+        require(tasks, f"{name} has no tasks for meta-seed {seed!r}; evaluate it or leave it out.")
         place = f"{name}, meta-seed {seed!r}"
         rows.append([_starts(value, f"{place}, task {task!r}") for task, value in tasks.items()])
     counts = np.array([len(row) for row in rows])
     starts = np.zeros((len(rows), counts.max()), dtype=np.int64)
-    for seed_index, row in enumerate(rows):
-        starts[seed_index, : len(row)] = [len(numbers) for numbers in row]
+    for own, row in zip(starts, rows, strict=True):
+        own[: len(row)] = [len(numbers) for numbers in row]
     padded = np.zeros((*starts.shape, starts.max()))
     for seed_index, row in enumerate(rows):
         for task_index, numbers in enumerate(row):
             padded[seed_index, task_index, : len(numbers)] = numbers
-    return Scores(padded, counts, starts, tuple(nest), tuple(tuple(tasks) for tasks in nest.values()))
+    return PaddedScores(padded, counts, starts, tuple(nest), tuple(tuple(tasks) for tasks in nest.values()))
 
 
 def _starts(value: Any, place: str) -> NDArray[np.float64]:
@@ -124,8 +122,10 @@ def _starts(value: Any, place: str) -> NDArray[np.float64]:
         numbers = np.atleast_1d(np.asarray(value, dtype=np.float64))
     except (TypeError, ValueError) as error:
         raise WarpgradError(f"{place}: {value!r} is not a number or a list of numbers.") from error
-    if numbers.ndim != 1 or not numbers.size:
-        raise WarpgradError(f"{place} has shape {numbers.shape}; give one score, or a list of one per start.")
+    require(
+        numbers.ndim == 1 and numbers.size,
+        f"{place} has shape {numbers.shape}; give one score, or a list of one per start.",
+    )
     return numbers
 
 

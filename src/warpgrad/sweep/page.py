@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from numpy.typing import NDArray
+from optuna.trial import FrozenTrial
 
 from warpgrad.experiments.search_space import Choices, Space
 from warpgrad.report import (
@@ -35,40 +36,40 @@ from warpgrad.report.blocks import Block
 from warpgrad.report.figures import PALETTE
 from warpgrad.report.tables import Cell
 from warpgrad.statistics.formatting import count, number
-from warpgrad.sweep.results import Outcome, Places, Sweep, best_so_far, ranked, shown, summary
+from warpgrad.sweep.results import Sweep, SweepPaths, shown, state_of, summary, trial_name
 from warpgrad.sweep.space import described, sentence
 
 LONG_LABEL = 12
 """Letters of a choice from which on choices no longer fit side by side."""
 
 
-def build_page(sweep: Sweep, outcomes: Sequence[Outcome], places: Places, command: str) -> Page:
+def build_page(sweep: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths, command: str) -> Page:
     """`command` is the one that repeats the sweep, or goes on with it."""
     search = "random search" if sweep.search == "random" else "TPE"
     title = f"Sweep of {sweep.experiment.name}: {sweep.config.method}"
     subtitle = (
-        f"{count(len(outcomes), 'trial')} by {search}, preset {sweep.config.preset}, seed {sweep.config.seed}, judged "
+        f"{count(len(trials), 'trial')} by {search}, preset {sweep.config.preset}, seed {sweep.config.seed}, judged "
         f"by {sweep.metric} on the validation split ({sweep.direction})."
     )
     return Page(title, subtitle).add(
-        _headline(sweep, outcomes, places),
-        _table(sweep, outcomes),
+        _headline(sweep, trials, places),
+        _table(sweep, trials),
         Section(
             "Value against each setting",
-            [Gallery([_scatter(sweep, outcomes, name, space) for name, space in sweep.space.items()])],
+            [Gallery([_scatter(sweep, trials, name, space) for name, space in sweep.space.items()])],
         ),
-        _progress(sweep, outcomes),
+        _progress(sweep, trials),
         _repetition(sweep, command),
     )
 
 
-def _headline(sweep: Sweep, outcomes: Sequence[Outcome], places: Places) -> Section:
-    best = ranked(outcomes, sweep.direction)[0]
+def _headline(sweep: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths) -> Section:
+    best = sweep.ranked(trials)[0]
     assert best.value is not None
     tiles = [
-        Tile(f"Best {sweep.metric}", number(best.value), f"{best.name}, validation split"),
-        Tile("Trials", str(len(outcomes)), summary(outcomes)),
-        *(Tile(name, shown(best.chosen[name]), sentence(space)) for name, space in sweep.space.items()),
+        Tile(f"Best {sweep.metric}", number(best.value), f"{trial_name(best.number)}, validation split"),
+        Tile("Trials", str(len(trials)), summary(trials)),
+        *(Tile(name, shown(sweep.chosen(best)[name]), sentence(space)) for name, space in sweep.space.items()),
     ]
     caution = Note(
         "The best of many trials looks better on the validation split than it is, and the more so the more there "
@@ -78,7 +79,7 @@ def _headline(sweep: Sweep, outcomes: Sequence[Outcome], places: Places) -> Sect
     return Section("The best trial", [Tiles(tiles), caution, code])
 
 
-def _table(sweep: Sweep, outcomes: Sequence[Outcome]) -> Section:
+def _table(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Section:
     columns: list[Column | str] = [
         "Trial",
         Column(sweep.metric, best="lowest" if sweep.direction == "minimise" else "highest"),
@@ -87,12 +88,12 @@ def _table(sweep: Sweep, outcomes: Sequence[Outcome]) -> Section:
     ]
     rows: list[list[Cell]] = [
         [
-            outcome.name,
-            Value(outcome.value),
-            *(shown(outcome.chosen[name]) for name in sweep.space),
-            None if outcome.seconds is None else f"{outcome.seconds:.0f} s",
+            trial_name(trial.number),
+            Value(trial.value),
+            *map(shown, sweep.chosen(trial).values()),
+            f"{trial.user_attrs['seconds']:.0f} s",
         ]
-        for outcome in ranked(outcomes, sweep.direction)
+        for trial in sweep.ranked(trials)
     ]
     shown_rows = 20
     blocks: list[Block] = [Table(columns, rows[:shown_rows], "Complete trials, best first, on the validation split.")]
@@ -100,9 +101,15 @@ def _table(sweep: Sweep, outcomes: Sequence[Outcome]) -> Section:
         rest = Table(columns, rows[shown_rows:], "The other complete trials.")
         blocks.append(Collapsible(f"{count(len(rows) - shown_rows, 'more trial')}", [rest]))
     others: list[list[Cell]] = [
-        [outcome.name, outcome.state, *(_tried(outcome, name) for name in sweep.space), outcome.error or ""]
-        for outcome in outcomes
-        if outcome.value is None
+        [
+            trial_name(trial.number),
+            state_of(trial),
+            # A trial that another process has just begun may not have its values yet.
+            *(shown(sweep.chosen(trial).get(name, "–")) for name in sweep.space),
+            trial.user_attrs.get("error", ""),
+        ]
+        for trial in trials
+        if state_of(trial) != "complete"
     ]
     if others:
         names: list[Column | str] = ["Trial", "State", *sweep.space, Column("Why", words=True)]
@@ -110,28 +117,23 @@ def _table(sweep: Sweep, outcomes: Sequence[Outcome]) -> Section:
     return Section("Trials", blocks)
 
 
-def _tried(outcome: Outcome, name: str) -> str:
-    """A trial that another process has just begun may not have its values yet."""
-    return shown(outcome.chosen[name]) if name in outcome.chosen else "–"
-
-
-def _scatter(sweep: Sweep, outcomes: Sequence[Outcome], name: str, space: Space) -> Figure:
+def _scatter(sweep: Sweep, trials: Sequence[FrozenTrial], name: str, space: Space) -> Figure:
     """Every complete trial a dot, the best one ringed; pruned and failed ones stand on the axis."""
-    tried = [outcome for outcome in outcomes if name in outcome.chosen]
-    complete = [outcome for outcome in tried if outcome.value is not None]
-    best = ranked(outcomes, sweep.direction)[0]
+    tried: dict[str, list[tuple[float, float]]] = {"complete": [], "pruned": [], "failed": [], "running": []}
+    for trial in (*sweep.ranked(trials), *(one for one in trials if state_of(one) != "complete")):
+        if name in trial.params:
+            chosen = sweep.chosen(trial)[name]
+            place = float(space.choices.index(chosen) if isinstance(space, Choices) else chosen)
+            tried[state_of(trial)].append((place, math.nan if trial.value is None else trial.value))
     with house_style():
         figure = canvas(4.3, 3.1)
         axes: Axes = figure.add_subplot()
-        axes.plot(*_points(complete, name, space), "o", color=PALETTE[1], markersize=4, alpha=0.75, linestyle="none")
-        axes.plot(*_points([best], name, space), "o", color=PALETTE[0], markersize=9, fillstyle="none")
+        axes.plot(*zip(*tried["complete"], strict=True), "o", color=PALETTE[1], markersize=4, alpha=0.75)
+        axes.plot(*tried["complete"][0], "o", color=PALETTE[0], markersize=9, fillstyle="none")
         for state, marker in (("pruned", "|"), ("failed", "x")):
-            places = [_place(outcome.chosen[name], space) for outcome in tried if outcome.state == state]
-            at_the_axis = axes.get_xaxis_transform()
-            axes.plot(
-                places, [0.02] * len(places), marker, color=PALETTE[7], markersize=6, linestyle="none",
-                transform=at_the_axis,
-            )  # fmt: skip
+            at = [place for place, _ in tried[state]]
+            height, to_axis = [0.02] * len(at), axes.get_xaxis_transform()
+            axes.plot(at, height, marker, color=PALETTE[7], markersize=6, linestyle="none", transform=to_axis)
         if isinstance(space, Choices):
             labels = [shown(value) for value in space.choices]
             axes.set_xticks(range(len(labels)), labels)
@@ -148,27 +150,27 @@ def _scatter(sweep: Sweep, outcomes: Sequence[Outcome], name: str, space: Space)
     return Figure(image, f"{sweep.metric} of each trial against its {name}.", f"`{name}`, {sentence(space)}. {marks}")
 
 
-def _points(outcomes: Sequence[Outcome], name: str, space: Space) -> tuple[list[float], list[float]]:
-    values = [math.nan if outcome.value is None else outcome.value for outcome in outcomes]
-    return [_place(outcome.chosen[name], space) for outcome in outcomes], values
+def best_so_far(sweep: Sweep, trials: Sequence[FrozenTrial]) -> NDArray[np.float64]:
+    """After each trial, the best value until then; NaN before the first."""
+    values = [trial.value if state_of(trial) == "complete" else None for trial in trials]
+    best = np.fmin if sweep.direction == "minimise" else np.fmax
+    found: NDArray[np.float64] = best.accumulate(np.array(values, dtype=np.float64))
+    return found
 
 
-def _place(value: Any, space: Space) -> float:
-    return float(space.choices.index(value) if isinstance(space, Choices) else value)
-
-
-def _progress(sweep: Sweep, outcomes: Sequence[Outcome]) -> Section:
-    best = np.array(best_so_far(outcomes, sweep.direction))
+def _progress(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Section:
+    best = best_so_far(sweep, trials)
     known = np.isfinite(best)
-    trials = np.arange(1, len(best) + 1)[known]
-    image = curves(
-        [Series.line("best so far", trials, best[known])],
+    figure = curves(
+        [Series.line("best so far", np.arange(1, len(best) + 1)[known], best[known])],
         x_label="trials",
         y_label=f"best {sweep.metric}",
         size=(7.2, 3.2),
+        alt=f"Best {sweep.metric} after each trial.",
+        caption="By trial number. Where the line still falls or rises at its end, more trials may find better "
+        "settings.",
     )
-    caption = "By trial number. Where the line still falls or rises at its end, more trials may find better settings."
-    return Section("Best so far", [Figure(image, f"Best {sweep.metric} after each trial.", caption)])
+    return Section("Best so far", [figure])
 
 
 def _repetition(sweep: Sweep, command: str) -> Section:

@@ -1,25 +1,38 @@
-"""Trials as plain data, the best of them, and what is written about it."""
+"""What a sweep is to make, its trials as Optuna keeps them, the best of them, and what is written about it."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
+import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.experiments.base import Config, Experiment
-from warpgrad.experiments.search_space import Space
+from warpgrad.experiments.search_space import Choices, Space
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 Direction = Literal["maximise", "minimise"]
 Search = Literal["random", "tpe"]
-State = Literal["complete", "pruned", "failed", "running"]
 
 _LESS = frozenset({"loss", "error", "forgetting"})
 _MORE = frozenset({"accuracy", "auc", "reached", "return", "reward", "transfer"})
+
+
+@dataclass(frozen=True)
+class Prune:
+    """Stop trials that are behind the median of the finished ones."""
+
+    by: str | None = None
+    """The number in metrics.jsonl to go by; None for the sweep's metric at validation or else a loss."""
+    after: int = 5
+    """Trials that must be complete before any is stopped."""
 
 
 @dataclass(frozen=True)
@@ -33,28 +46,31 @@ class Sweep:
     search: Search
     metric: str
     direction: Direction
+    prune: Prune | None = None
 
     def trial_config(self, chosen: Mapping[str, Any]) -> Config:
         checked: Config = self.experiment.check(dataclasses.replace(self.config, **chosen))
         return checked
 
+    def chosen(self, trial: FrozenTrial) -> dict[str, Any]:
+        """What a trial tries; of one that another process has just begun, perhaps nothing yet."""
+        return {name: restored(self.space[name], value) for name, value in trial.params.items()}
 
-@dataclass(frozen=True)
-class Outcome:
-    """One trial: what was tried, and what came of it."""
+    def ranked(self, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+        """The complete trials, best first; of equals the one that was first."""
+        complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
+        return sorted(complete, key=lambda trial: trial.value or 0.0, reverse=self.direction == "maximise")
 
-    number: int
-    state: State
-    chosen: Mapping[str, Any]
-    value: float | None = None
-    """On the validation split; None if the trial did not finish."""
-    seconds: float | None = None
-    """Of meta-training."""
-    error: str | None = None
 
-    @property
-    def name(self) -> str:
-        return trial_name(self.number)
+def stored(value: Any) -> Any:
+    """A choice as Optuna keeps it, which knows no lists: as text."""
+    return json.dumps(value) if isinstance(value, tuple) else value
+
+
+def restored(space: Space, kept: Any) -> Any:
+    """The choice that is kept so."""
+    choices = space.choices if isinstance(space, Choices) else ()
+    return next((value for value in choices if isinstance(value, tuple) and stored(value) == kept), kept)
 
 
 def trial_name(number: int) -> str:
@@ -65,52 +81,32 @@ def direction_of(metric: str) -> Direction:
     """Whether more or less is better, by the words in the metric's name."""
     words = set(re.split(r"[^a-z]+", metric.lower()))
     less, more = bool(words & _LESS), bool(words & _MORE)
-    if less == more:
-        raise WarpgradError(
-            f"the name '{metric}' does not tell whether more of it is better; give --direction maximise or minimise."
-        )
+    require(
+        less != more,
+        f"the name '{metric}' does not tell whether more of it is better; give --direction maximise or minimise.",
+    )
     return "minimise" if less else "maximise"
 
 
-def ranked(outcomes: Sequence[Outcome], direction: Direction) -> list[Outcome]:
-    """The complete trials, best first; of equals the one that was first."""
-    sign = 1.0 if direction == "minimise" else -1.0
-    complete = [outcome for outcome in outcomes if outcome.value is not None]
-    return sorted(complete, key=lambda outcome: (sign * (outcome.value or 0.0), outcome.number))
-
-
-def best_so_far(outcomes: Sequence[Outcome], direction: Direction) -> list[float]:
-    """After each trial by number, the best value until then; NaN before the first."""
-    choose = min if direction == "minimise" else max
-    best, found = math.nan, []
-    for outcome in outcomes:
-        if outcome.value is not None:
-            best = outcome.value if math.isnan(best) else choose(best, outcome.value)
-        found.append(best)
-    return found
-
-
-def best_settings(sweep: Sweep, best: Outcome) -> dict[str, Any]:
+def best_settings(sweep: Sweep, best: FrozenTrial) -> dict[str, Any]:
     """The best trial as a file for `warpgrad run EXPERIMENT --config FILE`.
 
     Without the split and the seed: the chosen settings are to be tested on the test split, with seeds of one's own.
     """
-    config = dataclasses.replace(sweep.config, **best.chosen)
-    preset = sweep.experiment.presets[config.preset]
+    config = dataclasses.replace(sweep.config, **sweep.chosen(best))
+    preset = vars(sweep.experiment.presets[config.preset])
     changed = {
-        field.name: getattr(config, field.name)
-        for field in dataclasses.fields(config)
-        if field.name not in ("split", "seed") and getattr(config, field.name) != getattr(preset, field.name)
+        name: value for name, value in vars(config).items() if name not in ("split", "seed") and value != preset[name]
     }
     return {"experiment": sweep.experiment.name, "preset": config.preset, "method": config.method, **changed}
 
 
-def lines(sweep: Sweep, outcomes: Sequence[Outcome], count: int = 10) -> tuple[list[str], list[list[str]]]:
+def lines(sweep: Sweep, trials: Sequence[FrozenTrial], count: int = 10) -> tuple[list[str], list[list[str]]]:
     """The best trials as a table for the terminal."""
     header = ["trial", f"{sweep.metric} (validation)", *sweep.space]
     rows = [
-        [outcome.name, f"{outcome.value:.4g}", *(shown(outcome.chosen[name]) for name in sweep.space)]
-        for outcome in ranked(outcomes, sweep.direction)[:count]
+        [trial_name(trial.number), f"{trial.value:.4g}", *map(shown, sweep.chosen(trial).values())]
+        for trial in sweep.ranked(trials)[:count]
     ]
     return header, rows
 
@@ -119,15 +115,19 @@ def shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def summary(outcomes: Sequence[Outcome]) -> str:
-    """How many trials there are of each kind."""
-    states = [outcome.state for outcome in outcomes]
-    kinds: tuple[State, ...] = ("complete", "pruned", "failed", "running")
-    return ", ".join(f"{states.count(kind)} {kind}" for kind in kinds if kind in states)
+def state_of(trial: FrozenTrial) -> str:
+    """`complete`, `pruned`, `failed` or `running`."""
+    return str(trial.state.name).lower().replace("fail", "failed")
+
+
+def summary(trials: Sequence[FrozenTrial]) -> str:
+    """How many trials there are of each state."""
+    states = Counter(map(state_of, trials))
+    return ", ".join(f"{states[name]} {name}" for name in ("complete", "pruned", "failed", "running") if states[name])
 
 
 @dataclass(frozen=True)
-class Places:
+class SweepPaths:
     """Where the files of a sweep are."""
 
     root: Path

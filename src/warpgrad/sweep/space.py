@@ -8,7 +8,7 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import Config, Declaration, Experiment
 from warpgrad.experiments.search_space import Choices, FloatRange, IntRange, Space
 from warpgrad.experiments.settings_file import check_known, fitted, members, read_named, setting_kinds
@@ -33,15 +33,15 @@ def sweep_space(
         if both:
             raise WarpgradError(f"'{both[0]}' is both in {path} and fixed on the command line; leave one out.")
         space |= given
-    if not space:
-        raise WarpgradError(
-            f"there is nothing to search for {experiment.name}, method '{config.method}': "
-            "give --space FILE.json with the settings to try."
-        )
+    require(
+        space,
+        f"there is nothing to search for {experiment.name}, method '{config.method}': "
+        "give --space FILE.json with the settings to try.",
+    )
     for name, choice in space.items():
         for value in choice.extremes:
             try:
-                experiment.check(changed(config, {name: value}))
+                experiment.check(_changed(config, {name: value}))
             except WarpgradError as error:
                 raise WarpgradError(f"the space of '{name}' goes too far: {error}") from error
     return space
@@ -53,8 +53,7 @@ def read_space(path: Path, experiment: Declaration[Any]) -> dict[str, Space]:
     space: dict[str, Space] = {}
     for name, described in read_named(path).items():
         check_known(name, kinds, experiment, path)
-        if name in _NOT_SWEPT:
-            raise WarpgradError(f"{path} would sweep '{name}', which must be the same for all trials.")
+        require(name not in _NOT_SWEPT, f"{path} would sweep '{name}', which must be the same for all trials.")
         try:
             space[name] = _parsed(described, kinds[name])
         except WarpgradError as error:
@@ -66,14 +65,14 @@ def _parsed(described: Any, kind: Any) -> Space:
     keys = set(described) if isinstance(described, dict) else set()
     if keys == {"choices"} and isinstance(described["choices"], list):
         return Choices(tuple(fitted(value, kind) for value in described["choices"]))
-    if not {"low", "high"} <= keys <= {"low", "high", "log"}:
-        raise WarpgradError('give {"low": …, "high": …, "log": true or false} or {"choices": […]}.')
+    require(
+        {"low", "high"} <= keys <= {"low", "high", "log"},
+        'give {"low": …, "high": …, "log": true or false} or {"choices": […]}.',
+    )
     log = described.get("log", False)
-    if not isinstance(log, bool):
-        raise WarpgradError(f"log is {log!r}; it is true or false.")
+    require(isinstance(log, bool), f"log is {log!r}; it is true or false.")
     numbers = [member for member in members(kind) if member in (int, float)]
-    if not numbers:
-        raise WarpgradError("it is no number, so it has no range; give its choices.")
+    require(numbers, "it is no number, so it has no range; give its choices.")
     low, high = (fitted(described[end], numbers[0]) for end in ("low", "high"))
     return IntRange(low, high, log) if numbers[0] is int else FloatRange(low, high, log)
 
@@ -94,15 +93,24 @@ def sentence(choice: Space) -> str:
     return f"{whole}{choice.low:g} to {choice.high:g}{', logarithmic' if choice.log else ''}"
 
 
-def changed(config: Config, changes: Mapping[str, Any]) -> Config:
+def _changed(config: Config, changes: Mapping[str, Any]) -> Config:
     return dataclasses.replace(config, **changes)
 
 
-def validation_config(experiment: Declaration[Any], config: Config) -> Config:
-    """The settings of a sweep's trials: what is chosen on the test split proves nothing on it."""
+def validation_config(experiment: Declaration[Any], config: Config, *, named: bool = False) -> Config:
+    """The settings of a sweep's trials: what is chosen on the test split proves nothing on it.
+
+    `named` says that the split of `config` was asked for.
+    """
     splits = typing.get_args(setting_kinds(experiment).get("split"))
-    if "validation" not in splits:
-        raise WarpgradError(
-            f"{experiment.name} has no validation split, so a sweep would choose its settings on the test tasks."
-        )
-    return changed(config, {"split": "validation"})
+    require(
+        "validation" in splits,
+        f"{experiment.name} has no validation split, so a sweep would choose its settings on the test tasks.",
+    )
+    if not named:
+        return _changed(config, {"split": "validation"})
+    require(
+        getattr(config, "split", None) != "test",
+        "a sweep chooses settings, so it cannot look at the test split; leave --split out.",
+    )
+    return config

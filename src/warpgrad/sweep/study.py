@@ -1,142 +1,144 @@
-"""A sweep's record: an Optuna study, in a SQLite file of its own or in any database that several machines reach.
+"""A sweep's trials as an Optuna study, in a SQLite file of its own or in any database that several machines reach.
 
-A trial is created with its owner in one transaction, so at no moment is there a running trial that nobody can judge
-to be alive or left behind. Trials that were left are taken up again, in their own run directory, under their number.
+Sampler, pruner and storage are Optuna's. Two things are added. What a trial tries depends on the seed, its number and
+the setting alone: Optuna's samplers draw from one stream, so every draw here gets a sampler of its own, seeded by
+these. And a trial that was left running is taken up again under its number, in its run directory, where Optuna would
+begin another. A trial carries the mark of the folder that it runs in, and the process that sees to it holds a lock in
+that folder, which the system frees when the process dies; so who finds the mark of its own folder and the lock free
+may take the trial.
 """
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import optuna
 import sqlalchemy
+from filelock import FileLock
+from optuna.pruners import MedianPruner, NopPruner
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments import runner
 from warpgrad.experiments.search_space import Choices, FloatRange, Space
-from warpgrad.io import writing
-from warpgrad.sweep.ownership import Owner, try_lock
-from warpgrad.sweep.results import Outcome, State, Sweep
-from warpgrad.sweep.samplers import Keyed
+from warpgrad.io import BusyError, locked, write_bytes, writing
+from warpgrad.keys import fold
+from warpgrad.sweep.results import Sweep, SweepPaths, restored, stored, trial_name
 from warpgrad.sweep.space import described
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 DEFINITION = "warpgrad"
 """The study's attribute that says which sweep it is of."""
-_STATES: dict[TrialState, State] = {
-    TrialState.COMPLETE: "complete",
-    TrialState.PRUNED: "pruned",
-    TrialState.FAIL: "failed",
-    TrialState.RUNNING: "running",
-}
 
 
-class Record:
+class SweepStudy:
     """The trials of one sweep, as this process reads and writes them."""
 
-    def __init__(self, sweep: Sweep, name: str, storage: RDBStorage, owner: Owner, prune_after: int) -> None:
-        self.sweep, self.owner = sweep, owner
-        self._name, self._storage = name, storage
-        self._sampler = Keyed(sweep.search, sweep.config.seed)
-        self._pruner = optuna.pruners.MedianPruner(n_startup_trials=prune_after)
-        study = optuna.create_study(
-            study_name=name,
+    def __init__(self, sweep: Sweep, places: SweepPaths, storage: RDBStorage) -> None:
+        self.sweep, self.places, self._storage = sweep, places, storage
+        self._held: dict[int, BaseFileLock] = {}
+        optuna.create_study(
+            study_name=places.study,
             storage=storage,
             direction="minimize" if sweep.direction == "minimise" else "maximize",
             load_if_exists=True,
         )
-        self._check(study)
+        self._check(self._loaded())
+        with writing(places.directory):
+            places.directory.mkdir(parents=True, exist_ok=True)
+        # Held while a trial is begun, taken up or ended: these are several steps, and others must not come between.
+        self._turn = FileLock(places.directory / ".sweep.lock")
+        mark = places.directory / ".folder"
+        with self._turn:
+            if not mark.exists():
+                write_bytes(mark, uuid.uuid4().hex.encode())
+        self._folder = mark.read_text()
 
     def next_trial(self, total: int, *, take_over: bool = False) -> Trial | None:
         """A trial to run: one that was left, else a new one while there are fewer than `total`; else None."""
-        # Trials are cached by the study object; other processes may have added some.
-        study = self._study()
-        trials = study.get_trials(deepcopy=False)
-        for trial in trials:
-            if trial.state == TrialState.RUNNING and self._claimed(trial, take_over):
-                return self._opened(study, trial.number)
-        if len(trials) >= total:
-            return None
-        known = {trial.number for trial in trials}
-        study.add_trial(optuna.create_trial(state=TrialState.RUNNING, user_attrs={"owner": self.owner.name}))
-        (number,) = (
-            trial.number
-            for trial in study.get_trials(deepcopy=False)
-            if trial.number not in known and trial.user_attrs.get("owner") == self.owner.name
-        )
-        return self._opened(study, number)
+        with self._turn:
+            study = self._loaded()
+            before = study.get_trials(deepcopy=False)
+            for trial in before:
+                ours = take_over or trial.user_attrs.get("folder") == self._folder
+                if trial.state == TrialState.RUNNING and ours and self._claimed(trial.number):
+                    found = self._opened(study, trial.number)
+                    found.set_user_attr("folder", self._folder)
+                    return found
+            if len(before) >= total:
+                return None
+            # With its mark from the first moment on, so that it can always be told whose it is.
+            study.add_trial(optuna.create_trial(state=TrialState.RUNNING, user_attrs={"folder": self._folder}))
+            known = {trial.number for trial in before}
+            (number,) = (
+                trial.number
+                for trial in study.get_trials(deepcopy=False)
+                if trial.number not in known and trial.user_attrs.get("folder") == self._folder
+            )
+            self._claimed(number)
+            return self._opened(study, number)
 
     def chosen(self, trial: Trial) -> dict[str, Any]:
         """What the trial tries, in the order of the space; drawn now unless it was before."""
-        return {name: _suggest(trial, name, space) for name, space in self.sweep.space.items()}
+        found = {}
+        for name, space in self.sweep.space.items():
+            trial.study.sampler = sampler(self.sweep, trial.number, name)
+            found[name] = _suggested(trial, name, space)
+        return found
 
-    def complete(self, trial: Trial, value: float, seconds: float) -> None:
-        trial.set_user_attr("seconds", seconds)
-        trial.study.tell(trial, value)
+    def end(self, trial: Trial, state: TrialState, value: float | None = None, **notes: Any) -> None:
+        """Put the end of a trial on record, with `notes` about it."""
+        with self._turn:
+            for name, note in notes.items():
+                trial.set_user_attr(name, note)
+            trial.study.tell(trial, value, state=state)
+            self._held.pop(trial.number).release()
+            self._lock_file(trial.number).unlink(missing_ok=True)
 
-    def prune(self, trial: Trial) -> None:
-        trial.study.tell(trial, state=TrialState.PRUNED)
+    def trials(self) -> list[FrozenTrial]:
+        """All trials by number."""
+        return self._loaded().get_trials(deepcopy=False)
 
-    def fail(self, trial: Trial, words: str) -> None:
-        trial.set_user_attr("error", words)
-        trial.study.tell(trial, state=TrialState.FAIL)
+    def release(self) -> None:
+        """Leave the trials that are still running to whoever asks for them."""
+        for lock in self._held.values():
+            lock.release()
 
-    def owners(self) -> set[str]:
-        """Whom the running trials belong to."""
-        running = self._study().get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        return {str(trial.user_attrs.get("owner")) for trial in running}
-
-    def outcomes(self) -> list[Outcome]:
-        """All trials by number. Optuna values a pruned trial by its last report; here it has no value."""
-        return [
-            Outcome(
-                trial.number,
-                _STATES[trial.state],
-                {name: _chosen(self.sweep.space[name], value) for name, value in trial.params.items()},
-                trial.value if trial.state == TrialState.COMPLETE else None,
-                trial.user_attrs.get("seconds"),
-                trial.user_attrs.get("error"),
-            )
-            for trial in self._study().get_trials(deepcopy=False)
-            if trial.state in _STATES
-        ]
-
-    def _study(self) -> optuna.Study:
-        return optuna.load_study(
-            study_name=self._name, storage=self._storage, sampler=self._sampler, pruner=self._pruner
-        )
+    def _loaded(self) -> optuna.Study:
+        """A new object each time: it caches trials, and other processes may have added some."""
+        prune = self.sweep.prune
+        pruner = NopPruner() if prune is None else MedianPruner(n_startup_trials=prune.after)
+        first = sampler(self.sweep, 0, "")
+        return optuna.load_study(study_name=self.places.study, storage=self._storage, sampler=first, pruner=pruner)
 
     def _opened(self, study: optuna.Study, number: int) -> Trial:
-        study_id = self._storage.get_study_id_from_name(self._name)
+        study_id = self._storage.get_study_id_from_name(self.places.study)
         return Trial(study, self._storage.get_trial_id_from_study_id_trial_number(study_id, number))
 
-    def _claimed(self, trial: FrozenTrial, take_over: bool) -> bool:
-        """Make a trial ours if its owner is gone. The lock on the owner's file keeps others from doing the same."""
-        name = str(trial.user_attrs.get("owner"))
-        file = self.owner.file(name)
-        if name == self.owner.name or not (file.exists() or take_over):
-            return False
-        with_lock = try_lock(file) if file.exists() else None
-        if file.exists() and with_lock is None:
-            return False
+    def _claimed(self, number: int) -> bool:
+        """Whether this process got the trial's lock just now."""
         try:
-            handle = self._opened(self._study(), trial.number)
-            if handle.user_attrs.get("owner") != name:
-                return False
-            handle.set_user_attr("owner", self.owner.name)
-            return True
-        finally:
-            if with_lock is not None:
-                with_lock.release()
+            if number not in self._held:
+                self._held[number] = locked(self._lock_file(number), "")
+                return True
+        except BusyError:
+            pass
+        return False
+
+    def _lock_file(self, number: int) -> Any:
+        return self.places.directory / f".{trial_name(number)}.lock"
 
     def _check(self, study: optuna.Study) -> None:
         """A study goes on only as the sweep it began as."""
-        sweep = self.sweep
+        sweep, name = self.sweep, self.places.study
         settings = runner.settings(sweep.experiment, sweep.config)
         definition = {
             **{name: value for name, value in settings.items() if name not in sweep.space},
@@ -146,62 +148,61 @@ class Record:
         definition = json.loads(json.dumps(definition))
         kept = study.user_attrs.get(DEFINITION)
         if kept is None:
-            if study.get_trials(deepcopy=False):
-                raise WarpgradError(f"the study '{self._name}' was not made by 'warpgrad sweep'; name another --study.")
+            require(
+                not study.get_trials(deepcopy=False),
+                f"the study '{name}' was not made by 'warpgrad sweep'; name another --study.",
+            )
             study.set_user_attr(DEFINITION, definition)
             return
-        for name in sorted(set(kept) | set(definition)):
-            if kept.get(name) != definition.get(name):
-                raise WarpgradError(
-                    f"the study '{self._name}' has {name} = {kept.get(name)!r}, not {definition.get(name)!r}; "
-                    "name another --study."
-                )
+        for key in sorted(set(kept) | set(definition)):
+            require(
+                kept.get(key) == definition.get(key),
+                f"the study '{name}' has {key} = {kept.get(key)!r}, not {definition.get(key)!r}; name another --study.",
+            )
 
 
-def _suggest(trial: Trial, name: str, space: Space) -> Any:
+def sampler(sweep: Sweep, number: int, name: str) -> BaseSampler:
+    """Optuna's sampler for one setting of one trial."""
+    seed = fold(sweep.config.seed, "sweep", number, name) % 2**32  # what Optuna accepts
+    return TPESampler(seed=seed) if sweep.search == "tpe" else RandomSampler(seed=seed)
+
+
+def _suggested(trial: Trial, name: str, space: Space) -> Any:
     if isinstance(space, Choices):
-        return _chosen(space, trial.suggest_categorical(name, [_stored(value) for value in space.choices]))
+        return restored(space, trial.suggest_categorical(name, [stored(value) for value in space.choices]))
     if isinstance(space, FloatRange):
         return trial.suggest_float(name, space.low, space.high, log=space.log)
     return trial.suggest_int(name, space.low, space.high, log=space.log)
 
 
-def _stored(value: Any) -> Any:
-    """A choice as Optuna keeps it, which knows no lists: as text."""
-    return json.dumps(value) if isinstance(value, tuple) else value
-
-
-def _chosen(space: Space, stored: Any) -> Any:
-    """The choice that is kept so."""
-    lists = [value for value in space.choices if isinstance(value, tuple)] if isinstance(space, Choices) else []
-    return next((value for value in lists if _stored(value) == stored), stored)
-
-
 @contextmanager
-def opened(url: str | Path) -> Iterator[RDBStorage]:
-    """The database at an address, or in a file; closed afterwards."""
+def open_study(sweep: Sweep, places: SweepPaths, storage: str | None = None) -> Iterator[SweepStudy]:
+    """The study of a sweep, in the database at the address `storage` or in a file of its own; closed afterwards."""
     optuna.logging.disable_default_handler()
     optuna.logging.enable_propagation()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    if isinstance(url, Path):
-        with writing(url):
-            url.parent.mkdir(parents=True, exist_ok=True)
-        address = sqlalchemy.URL.create("sqlite", database=str(url)).render_as_string()
-    else:
-        address = url
+    address = storage
+    if address is None:
+        with writing(places.database):
+            places.root.mkdir(parents=True, exist_ok=True)
+        address = sqlalchemy.URL.create("sqlite", database=str(places.database)).render_as_string()
     # Several processes may write to one file; each waits for its turn.
     patience = {"connect_args": {"timeout": 60}} if address.startswith("sqlite") else {}
     try:
-        storage = RDBStorage(address, engine_kwargs=patience)
+        database = RDBStorage(address, engine_kwargs=patience)
     except (sqlalchemy.exc.SQLAlchemyError, ImportError, RuntimeError, ValueError) as error:
         # The address is not repeated: it may hold a password.
         reason = str(error).splitlines()[0].replace(address, "the address").rstrip(".")
         raise WarpgradError(f"the study's storage cannot be opened: {reason}; mend --storage.") from error
+    study = None
     try:
-        yield storage
+        study = SweepStudy(sweep, places, database)
+        yield study
     except optuna.exceptions.StorageInternalError as error:
         reason = str(error.__cause__ or error).splitlines()[0]
         raise WarpgradError(f"the study's storage failed ({reason}); mend that and repeat the command.") from error
     finally:
-        storage.remove_session()
-        storage.engine.dispose()
+        if study is not None:
+            study.release()
+        database.remove_session()
+        database.engine.dispose()

@@ -13,29 +13,78 @@ A kill of the sweep alone leaves its runs alive. They are waited for, not starte
 
 from __future__ import annotations
 
+import json
 import math
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optuna.trial import Trial
+from optuna.trial import Trial, TrialState
 
-from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.errors import NonFiniteError, WarpgradError, require
 from warpgrad.experiments.base import Config
 from warpgrad.experiments.reproduction import started
 from warpgrad.experiments.runner import python_command
-from warpgrad.io import read_json
-from warpgrad.sweep.ownership import is_locked
-from warpgrad.sweep.pruning import Prune, Watch
-from warpgrad.sweep.results import Places, trial_name
-from warpgrad.sweep.study import Record
+from warpgrad.io import BusyError, locked, read_json
+from warpgrad.sweep.results import Direction, direction_of, trial_name
+from warpgrad.sweep.study import SweepStudy
 from warpgrad.training.interrupts import Interrupted, Interrupts
 
 Command = Callable[[Any, Any, Path], list[str]]
+
+TENTHS = 10
+"""A run is looked at after every tenth of its meta-steps but the first, which is nearly all chance, and the last."""
+LOOK_SECONDS = 1.0
+LOSSES = ("task_loss_last", "meta_loss", "task_loss")
+"""What methods record of their meta-training; the first one that is there is used where there is no validation."""
+
+
+class Watch:
+    """The reports of one trial, made from its metrics.jsonl: each (meta-steps, mean over the last tenth), once.
+
+    A report depends on what the run wrote and not on when it was looked at, so that a run too fast to be stopped is
+    judged like any other. Reports are turned round where the study's metric is better the other way.
+    """
+
+    def __init__(
+        self, file: Path, meta_steps: int, metric: str, direction: Direction, *, by: str | None, reported: set[int]
+    ) -> None:
+        """`metric` and `direction` are the study's; `reported` the steps of reports that were made before."""
+        self.file = file
+        self._names = (f"validation/{metric}", *LOSSES) if by is None else (by,)
+        self.window = max(1, meta_steps // TENTHS)
+        self._due = [step for step in range(2 * self.window, meta_steps, self.window) if step not in reported]
+        self._direction: Direction = direction
+        self._looked = -math.inf
+
+    def reports(self, *, now: bool = True) -> Iterator[tuple[int, float]]:
+        """Those that have become due. Unless `now`, at most once in LOOK_SECONDS: the whole file is read, because a
+        run that is resumed cuts it back first."""
+        early = not now and time.monotonic() - self._looked < LOOK_SECONDS
+        if early or not self._due or not self.file.exists():
+            return
+        self._looked = time.monotonic()
+        # What follows the last newline is still being written.
+        lines = self.file.read_bytes().split(b"\n")[:-1]
+        while self._due and self._due[0] <= len(lines):
+            step = self._due.pop(0)
+            records = [json.loads(line) for line in lines[:step]]
+            known = dict.fromkeys(name for record in records for name in record)
+            by = next((name for name in self._names if name in known), None)
+            if by is None and not self._due:
+                raise WarpgradError(
+                    f"{self.file} has no '{self._names[0]}' to prune by (it has {', '.join(known)}); "
+                    "name another with --prune-by, or leave --prune out."
+                )
+            values = [record[by] for record in records[-self.window :] if by in record]
+            if by is None or not values:
+                continue  # validations may be further apart than reports
+            mean = math.fsum(values) / len(values)
+            yield step, mean if direction_of(by) == self._direction else -mean
 
 
 @dataclass
@@ -52,7 +101,12 @@ class Active:
     @property
     def taken(self) -> bool:
         """Whether another process is running in the directory."""
-        return is_locked(self.directory / ".lock")
+        try:
+            if (self.directory / ".lock").exists():
+                locked(self.directory / ".lock", "").release()
+        except BusyError:
+            return True
+        return False
 
     def stop(self) -> None:
         """Ask the run to save and stop, and wait until it has."""
@@ -64,17 +118,8 @@ class Active:
 class Workers:
     """`workers` trials at a time, until there are `total`."""
 
-    def __init__(
-        self,
-        record: Record,
-        places: Places,
-        *,
-        say: Callable[[str], None],
-        prune: Prune | None = None,
-        command: Command = python_command,
-    ) -> None:
-        self.record, self.places, self.say = record, places, say
-        self.prune, self.command = prune, command
+    def __init__(self, study: SweepStudy, *, say: Callable[[str], None], command: Command = python_command) -> None:
+        self.study, self.say, self.command = study, say, command
 
     def run(self, total: int, workers: int, *, take_over: bool = False) -> None:
         active: list[Active] = []
@@ -86,7 +131,7 @@ class Workers:
                 while True:
                     # Asking is a query to a database that others use: once for every place that becomes free.
                     while ask and len(active) < workers:
-                        trial = self.record.next_trial(total, take_over=take_over)
+                        trial = self.study.next_trial(total, take_over=take_over)
                         ask = trial is not None
                         if trial is not None:
                             active.append(self._begun(trial))
@@ -106,29 +151,26 @@ class Workers:
                 one.stop()
 
     def _begun(self, trial: Trial) -> Active:
-        reported = set(_reports(trial))
-        config = self.record.sweep.trial_config(self.record.chosen(trial))
-        directory = self.places.trial(trial.number)
+        sweep, directory = self.study.sweep, self.study.places.trial(trial.number)
+        config = sweep.trial_config(self.study.chosen(trial))
         watch = None
-        if self.prune is not None:
+        if sweep.prune is not None:
             steps = getattr(config, "meta_steps", 0)
-            sweep = self.record.sweep
-            file = directory / "metrics.jsonl"
-            watch = Watch(self.prune, file, steps, sweep.metric, sweep.direction, reported)
+            file, reported = directory / "metrics.jsonl", set(_reports(trial))
+            watch = Watch(file, steps, sweep.metric, sweep.direction, by=sweep.prune.by, reported=reported)
         return Active(trial, config, directory, watch)
 
     def _ended(self, one: Active) -> bool:
         """See to a trial; whether that is done."""
         if one.process is None:
             if not one.taken:
-                one.process = started(self.command(self.record.sweep.experiment, one.config, one.directory))
+                one.process = started(self.command(self.study.sweep.experiment, one.config, one.directory))
             return False
         code = one.process.poll()
         words = one.process.communicate()[1].strip().splitlines() if code is not None else []
         if one.watch is not None and self._behind(one.trial, one.watch, last=code is not None):
             one.stop()
-            self.record.prune(one.trial)
-            self._tell(one, f"pruned after {max(_reports(one.trial))} meta-steps")
+            self._end(one, TrialState.PRUNED, f"pruned after {max(_reports(one.trial))} meta-steps")
             return True
         if code is None:
             return False
@@ -136,7 +178,7 @@ class Workers:
         if code == 0:
             self._complete(one)
         elif code == NonFiniteError.exit_code:
-            self._fail(one, last)
+            self._end(one, TrialState.FAIL, f"failed: {last}", error=last)
         elif one.taken:
             one.process = None
             return False
@@ -145,7 +187,7 @@ class Workers:
         return True
 
     def _behind(self, trial: Trial, watch: Watch, *, last: bool) -> bool:
-        for step, value in watch.reports() if last or watch.is_time() else ():
+        for step, value in watch.reports(now=last):
             trial.report(value, step)
             if trial.should_prune():
                 return True
@@ -153,27 +195,24 @@ class Workers:
 
     def _complete(self, one: Active) -> None:
         summary = read_json(one.directory / "summary.json")
-        metric = self.record.sweep.metric
-        if metric not in summary["metrics"]:
-            raise WarpgradError(
-                f"{summary['experiment']} measures no '{metric}'; name another --metric and --study, "
-                f"of {', '.join(summary['metrics'])}."
-            )
+        metric = self.study.sweep.metric
+        require(
+            metric in summary["metrics"],
+            f"{summary['experiment']} measures no '{metric}'; name another --metric and --study, "
+            f"of {', '.join(summary['metrics'])}.",
+        )
         value = float(summary["metrics"][metric])
-        if not math.isfinite(value):
-            self._fail(one, f"{metric} is {value}")
-            return
-        self.record.complete(one.trial, value, summary["wall_seconds"])
-        self._tell(one, f"{metric} {value:.4g}")
+        if math.isfinite(value):
+            seconds = summary["wall_seconds"]
+            self._end(one, TrialState.COMPLETE, f"{metric} {value:.4g}", value, seconds=seconds)
+        else:
+            error = f"{metric} is {value}"
+            self._end(one, TrialState.FAIL, f"failed: {error}", error=error)
 
-    def _fail(self, one: Active, words: str) -> None:
-        self.record.fail(one.trial, words)
-        self._tell(one, f"failed: {words}")
-
-    def _tell(self, one: Active, words: str) -> None:
+    def _end(self, one: Active, state: TrialState, words: str, value: float | None = None, **notes: Any) -> None:
+        self.study.end(one.trial, state, value, **notes)
         self.say(f"{trial_name(one.trial.number)}: {words}")
 
 
 def _reports(trial: Trial) -> dict[int, float]:
-    frozen = trial.study.get_trials(deepcopy=False)[trial.number]
-    return frozen.intermediate_values
+    return trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values

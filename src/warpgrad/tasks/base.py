@@ -20,7 +20,15 @@ Batch = Any
 
 
 class Task(ABC):
-    """One task: how to draw its batches and how to score a model on them."""
+    """One task: how to draw its batches and how to score a model on them.
+
+    Example:
+        >>> class Quadratic(wg.Task):
+        ...     def adapt_batch(self, k): return torch.ones(4, 2)
+        ...     meta_batch = adapt_batch
+        ...     def loss(self, forward, batch): return forward(batch).square().mean()
+        >>> fitted = wg.adapt(learner, Quadratic(), rule=wg.SGD(0.1), steps=3)
+    """
 
     name: str = "task"
     """Shown in messages and metrics."""
@@ -68,7 +76,14 @@ class Task(ABC):
 
 
 class TaskFamily(ABC):
-    """A distribution p(τ) over tasks."""
+    """A distribution p(τ) over tasks.
+
+    Example:
+        >>> class Lines(wg.TaskFamily):
+        ...     def sample(self, seed): return wg.SupervisedTask(x, seed % 7 * x[:, :1], F.mse_loss)
+        >>> len(Lines().meta_batch(0, 4))
+        4
+    """
 
     @abstractmethod
     def sample(self, seed: int) -> Task:

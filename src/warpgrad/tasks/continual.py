@@ -41,7 +41,13 @@ SeenExamples = tuple[Tensor, Tensor, Tensor]
 
 
 class SubTask(ABC):
-    """One member of a sequence: where its examples come from."""
+    """One member of a sequence: where its examples come from.
+
+    Example:
+        >>> part = tasks.TensorSubTask((x, y))
+        >>> isinstance(part, tasks.SubTask), tuple(part.test()[0].shape)
+        (True, (8, 2))
+    """
 
     @abstractmethod
     def draw(self, split: Split, size: int, draw: Generator) -> Examples:
@@ -53,7 +59,13 @@ class SubTask(ABC):
 
 
 class TensorSubTask(SubTask):
-    """A sub-task from tensors. Validation data judges the warp; where it is not given, training data does."""
+    """A sub-task from tensors. Validation data judges the warp; where it is not given, training data does.
+
+    Example:
+        >>> part = tasks.TensorSubTask(train=(x[:4], y[:4]), validation=(x[4:], y[4:]))
+        >>> tuple(part.draw("train", 3, torch.Generator())[0].shape)
+        (3, 2)
+    """
 
     def __init__(self, train: Examples, validation: Examples | None = None, test: Examples | None = None) -> None:
         self._splits: dict[Split, Examples] = {
@@ -108,8 +120,13 @@ StartDraw = Callable[[int, Generator], Examples]
 class ContinualTask(Task):
     """A sequence of sub-tasks; k tells the sub-task. Beyond the end of the sequence the last one goes on.
 
-    What bites: the meta-loss passes the batches of all seen sub-tasks through the model at once, so batch-norm in
+    Warning: the meta-loss passes the batches of all seen sub-tasks through the model at once, so batch-norm in
     training mode would normalise over their mixture.
+
+    Example:
+        >>> parts = [tasks.TensorSubTask((x, y)), tasks.TensorSubTask((x, -y))]
+        >>> tasks.ContinualTask(parts, F.mse_loss, steps_per_subtask=20, batch_size=4).steps
+        40
     """
 
     steps: int

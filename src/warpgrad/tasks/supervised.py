@@ -18,7 +18,12 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def accuracy(prediction: Tensor, target: Tensor) -> Tensor:
-    """Fraction of targets hit by the largest output; classes are in dimension 1, as cross-entropy has them."""
+    """Fraction of targets hit by the largest output; classes are in dimension 1, as cross-entropy has them.
+
+    Example:
+        >>> wg.accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
+        tensor(0.5000)
+    """
     return (prediction.argmax(dim=1) == target).float().mean()
 
 
@@ -30,6 +35,11 @@ class SupervisedTask(Task):
 
     A batch size of None takes all data at every step. `metrics` are test scores besides the loss, by name:
     `{"accuracy": accuracy}`, which this module has.
+
+    Example:
+        >>> task = wg.SupervisedTask(x, y, F.mse_loss, batch_size=4, test=(x, y))
+        >>> [tuple(part.shape) for part in task.adapt_batch(0)]
+        [(4, 2), (4, 1)]
     """
 
     def __init__(
@@ -91,7 +101,13 @@ class SupervisedTask(Task):
 
 
 class FunctionFamily(TaskFamily):
-    """A family from a function of a seed: `FunctionFamily(lambda seed: SupervisedTask(...))`."""
+    """A family from a function of a seed: `FunctionFamily(lambda seed: SupervisedTask(...))`.
+
+    Example:
+        >>> family = wg.FunctionFamily(lambda seed: wg.SupervisedTask(x, y, F.mse_loss, seed=seed))
+        >>> family.sample(3).name
+        'supervised'
+    """
 
     def __init__(self, make: Callable[[int], Task]) -> None:
         self._make = make
@@ -102,7 +118,12 @@ class FunctionFamily(TaskFamily):
 
 class TaskList(TaskFamily):
     """A finite family, e.g. one task per user. A meta-batch is a shuffled run through the list, repeated when it
-    is shorter than the meta-batch."""
+    is shorter than the meta-batch.
+
+    Example:
+        >>> len(wg.TaskList([task, task, task]).meta_batch(0, 2))
+        2
+    """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         if not tasks:

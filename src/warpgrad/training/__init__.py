@@ -1,4 +1,4 @@
-"""The engine: runs an algorithm for many meta-steps, and survives whatever happens on the way."""
+"""Meta-training: runs an algorithm for many meta-steps, and survives whatever happens on the way."""
 
 from warpgrad.training.early_stopping import EarlyStopping
 from warpgrad.training.meta_train import meta_train

@@ -19,7 +19,7 @@ from torch import Tensor
 from warpgrad.errors import WarpgradError
 from warpgrad.io import write_bytes
 
-FORMAT = 1
+CHECKPOINT_FORMAT = 1
 _KEY = "warpgrad"
 
 
@@ -44,9 +44,9 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     if _KEY not in metadata:
         raise WarpgradError(f"{path} is a safetensors file, but not a checkpoint of warpgrad; give one of a run.")
     content = json.loads(metadata[_KEY])
-    if content["format"] != FORMAT:
+    if content["format"] != CHECKPOINT_FORMAT:
         raise WarpgradError(
-            f"checkpoint {path} has format {content['format']}, this version reads format {FORMAT}; "
+            f"checkpoint {path} has format {content['format']}, this version reads format {CHECKPOINT_FORMAT}; "
             "use the version that wrote it, or start over with --fresh."
         )
     state: dict[str, Any] = _decode(content["state"], tensors)
@@ -56,7 +56,7 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
 def packed(state: Mapping[str, Any]) -> bytes:
     """The bytes of a checkpoint."""
     tensors: dict[str, Tensor] = {}
-    structure = json.dumps({"format": FORMAT, "state": _encode(state, "", tensors)})
+    structure = json.dumps({"format": CHECKPOINT_FORMAT, "state": _encode(state, "", tensors)})
     return safetensors.torch.save(tensors, metadata={_KEY: structure})
 
 

@@ -41,7 +41,7 @@ _TORCHRUN = re.compile(r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTE
 _current: Ranks | None = None
 
 
-def joined(device: torch.device, *, timeout: float | None = None) -> Ranks:
+def current_ranks(device: torch.device, *, timeout: float | None = None) -> Ranks:
     """The ranks that this process is one of: those that torchrun started, else itself alone.
 
     The group is made at the first call, whose `timeout` holds: seconds that a rank waits for the others in an exchange,
@@ -194,11 +194,11 @@ class TorchRanks(Ranks):
     def total(self, numbers: Sequence[float]) -> list[float]:
         return self._word(numbers, None)[: len(numbers)]
 
-    def add_up(self, flat: Tensor) -> None:
+    def all_reduce(self, flat: Tensor) -> None:
         with self._watched():
             dist.all_reduce(flat)
 
-    def hand_over(self, parcels: Iterable[tuple[int, int, Tensor]]) -> None:
+    def exchange(self, parcels: Iterable[tuple[int, int, Tensor]]) -> None:
         self.total(())
         waiting = iter(parcels)
         with self._watched():
@@ -214,7 +214,7 @@ class TorchRanks(Ranks):
                     work.wait()
 
     @contextmanager
-    def agreeing(self) -> Iterator[None]:
+    def share_errors(self) -> Iterator[None]:
         try:
             yield
         except WarpgradError as error:
@@ -258,7 +258,7 @@ class TorchRanks(Ranks):
         word = torch.zeros(1 + CAPACITY, dtype=torch.float64)
         word[0] = error is not None
         word[1 : 1 + len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
-        self.add_up(word)
+        self.all_reduce(word)
         if word[0] > 0:
             self._over = True
             self._stop(error)

@@ -7,12 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, refuse_if
 
 
 @dataclass
 class EarlyStopping:
-    """Stop when a validation metric has not improved for `patience` validations; keep the best parameters."""
+    """Stop when a validation metric has not improved for `patience` validations; keep the best parameters.
+
+    Example:
+        >>> stopping = wg.EarlyStopping("loss", patience=2)
+        >>> [stopping.observe({"loss": loss}) for loss in (1.0, 0.5, 0.6, 0.7)], stopping.stop
+        ([True, True, False, False], True)
+    """
 
     metric: str
     """Name in what the validation function returns."""
@@ -25,10 +31,8 @@ class EarlyStopping:
     waited: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        if self.patience < 1:
-            raise WarpgradError(f"patience={self.patience}: early stopping must wait for at least 1 validation.")
-        if self.mode not in ("min", "max"):
-            raise WarpgradError(f"mode={self.mode!r} is unknown; choose min or max.")
+        refuse_if(self.patience < 1, f"patience={self.patience}: early stopping must wait for at least 1 validation.")
+        refuse_if(self.mode not in ("min", "max"), f"mode={self.mode!r} is unknown; choose min or max.")
 
     def observe(self, scores: Mapping[str, float]) -> bool:
         """Take a validation; whether it is the best so far."""

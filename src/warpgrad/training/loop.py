@@ -25,16 +25,16 @@ from warpgrad.training.state import TrainingState
 
 logger = logging.getLogger(__name__)
 
-Record = dict[str, float]
+MetaRecord = dict[str, float]
 """What a meta-step leaves: its number, mean losses, times, and the scores of a validation after it."""
-Callback = Callable[[int, Learner, Record], None]
+Callback = Callable[[int, Learner, MetaRecord], None]
 """(meta-steps done, learner, record of the last one); called after every meta-step."""
 
 Validation = Callable[[Learner], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Scores:
+class Scoring:
     """What is measured of the learner between meta-steps, and how often. Only validation ever chooses anything."""
 
     validate: Validation | None
@@ -57,7 +57,7 @@ class MetaLoop:
     ) -> None:
         self.state, self.tasks, self.seed, self.ranks = state, tasks, seed, ranks
         self.directory, self.every = directory, every
-        self.records: list[Record] = []
+        self.records: list[MetaRecord] = []
         self._snapshot: dict[str, Any] | None = None
         self._saved_at = time.monotonic()
         self._saved_step = -1
@@ -73,10 +73,10 @@ class MetaLoop:
     def run(
         self,
         meta_steps: int,
-        scores: Scores,
+        scores: Scoring,
         callbacks: Sequence[Callback],
         progress: bool,
-    ) -> list[Record]:
+    ) -> list[MetaRecord]:
         state, learner = self.state, self.state.method.learner
         title = self.directory.path.name if self.directory is not None else "meta-training"
         first, interrupts = self.ranks.first, Interrupts()
@@ -84,7 +84,7 @@ class MetaLoop:
             try:
                 self._take_snapshot()
                 while state.step < meta_steps and not state.stopped:
-                    record: Record = {"step": state.step, **self._timed_meta_step()}
+                    record: MetaRecord = {"step": state.step, **self._timed_meta_step()}
                     if scores.validate is not None and (state.step + 1) % scores.validate_every == 0:
                         self._observe(self._score("validation", scores.validate, record))
                     if scores.test is not None and (state.step + 1) % scores.test_every == 0:
@@ -112,7 +112,7 @@ class MetaLoop:
                 raise KeyboardInterrupt from error
         return self.records
 
-    def _timed_meta_step(self) -> Record:
+    def _timed_meta_step(self) -> MetaRecord:
         """A meta-step, with its wall time and the processor time of all ranks; scores after it are timed apart."""
         began, worked = time.monotonic(), time.process_time()
         record = self._meta_step()
@@ -120,7 +120,7 @@ class MetaLoop:
         (record["cpu_seconds"],) = self.ranks.total([time.process_time() - worked])
         return record
 
-    def _score(self, role: str, measure: Validation, record: Record) -> dict[str, float]:
+    def _score(self, role: str, measure: Validation, record: MetaRecord) -> dict[str, float]:
         """Scores by rank 0, into the record under the name of their role."""
         began, learner = time.monotonic(), self.state.method.learner
         found = self.ranks.from_first(lambda: {name: float(value) for name, value in measure(learner).items()})
@@ -128,13 +128,13 @@ class MetaLoop:
         record[f"{role}_seconds"] = time.monotonic() - began
         return found
 
-    def _meta_step(self) -> Record:
+    def _meta_step(self) -> MetaRecord:
         state, key = self.state, fold(self.seed, self.state.step)
         batch = self.tasks.meta_batch(key, state.algorithm.tasks)
         if not batch:
             raise WarpgradError("the task family returned an empty meta-batch.")
         keys = [fold(key, "task", index) for index in range(len(batch))]
-        with self.ranks.agreeing():
+        with self.ranks.share_errors():
             record = state.algorithm.meta_step(state.method, batch, keys, state.update, self.ranks)
         state.update.end_meta_step()
         return record
@@ -156,7 +156,7 @@ class MetaLoop:
         if stopping is not None and stopping.observe(scores):
             self.state.keep_best()
 
-    def _end_of_step(self, record: Record) -> None:
+    def _end_of_step(self, record: MetaRecord) -> None:
         self.state.step += 1
         self.state.seconds += record["seconds"] + record.get("validation_seconds", 0.0)
         self.records.append(record)

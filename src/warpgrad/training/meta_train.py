@@ -1,12 +1,13 @@
 """`meta_train`: the one entry that composes the parts and runs them for many meta-steps.
 
-    wg.meta_train(learner, tasks, algorithm=..., rule=..., ...)                  # in memory
+    wg.meta_train(method, tasks, algorithm=..., ...)                             # in memory
+    wg.meta_train(learner, tasks, algorithm=..., rule=..., objective=..., ...)   # the method given by its parts
     wg.meta_train(..., run="runs/mine")                                          # with a run directory: repeat to go on
 
 Meta-step i draws everything from keys (seed, i, …), so a run that was stopped anywhere goes on from its last
 checkpoint and ends with the same bytes as one that was not.
 
-Under torchrun, the processes share the tasks of every meta-step (`engine/distributed.py`). All hold the same
+Under torchrun, the processes share the tasks of every meta-step (`distributed.py`). All hold the same
 parameters and optimiser states; rank 0 alone reads and writes the run directory, validates, and calls callbacks.
 """
 
@@ -20,33 +21,32 @@ import torch
 
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser, OptimiserFactory, ScheduleFactory
-from warpgrad.algorithms.method import Group, Method
-from warpgrad.errors import WarpgradError, naming_extras
+from warpgrad.algorithms.method import Method, ParameterGroup
+from warpgrad.errors import WarpgradError, naming_extras, refuse_if
 from warpgrad.initialisers.base import Initialiser
-from warpgrad.initialisers.points import Fixed
 from warpgrad.keys import isolated_rng
 from warpgrad.model.learner import Learner
 from warpgrad.objectives.base import Objective
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import TaskFamily
-from warpgrad.training.distributed import joined, restarted
+from warpgrad.training.distributed import current_ranks, restarted
 from warpgrad.training.early_stopping import EarlyStopping
-from warpgrad.training.loop import Callback, MetaLoop, Record, Scores, Validation
+from warpgrad.training.loop import Callback, MetaLoop, MetaRecord, Scoring, Validation
 from warpgrad.training.run_directory import TIMES, RunDirectory
 from warpgrad.training.state import TrainingState
 
 
 def meta_train(
-    learner: Learner,
+    method: Method | Learner,
     tasks: TaskFamily,
     *,
     algorithm: Algorithm,
-    rule: Rule,
+    rule: Rule | None = None,
     objective: Objective | None = None,
     initialiser: Initialiser | None = None,
-    weight: float = 1.0,
-    optimiser: OptimiserFactory | Mapping[Group, OptimiserFactory],
-    clip: float | Mapping[Group, float] | None = None,
+    weight: float | None = None,
+    optimiser: OptimiserFactory | Mapping[ParameterGroup, OptimiserFactory],
+    clip: float | Mapping[ParameterGroup, float] | None = None,
     schedule: ScheduleFactory | None = None,
     meta_steps: int,
     seed: int = 0,
@@ -62,17 +62,17 @@ def meta_train(
     checkpoint_seconds: float = 30.0,
     tensorboard: bool = False,
     progress: bool = False,
-) -> list[Record]:
+) -> list[MetaRecord]:
     """Meta-learn φ, θ0 and the rule's parameters in place; returns one record per meta-step.
 
     Args:
-        learner: What is meta-learned.
+        method: What is meta-learned, and how: a `Method`, or a learner with the other parts as keywords.
         tasks: p(τ).
         algorithm: When gradients become updates: `Online`, `Offline`, `Continual` or `Unrolled`.
-        rule: How a task is adapted to.
+        rule: How a task is adapted to; this and the next three are for a learner, a method has its own.
         objective: L, how φ is judged; None to learn an initialisation alone.
         initialiser: C, how θ0 is learned; `Fixed()` if None.
-        weight: λ.
+        weight: λ; 1 if None.
         optimiser: The meta-optimiser, e.g. `partial(torch.optim.Adam, lr=1e-3)`, or one per group.
         clip: Largest norm of meta-gradients, for all groups or per group.
         schedule: Learning-rate schedule of the meta-optimisers, stepped once per meta-step.
@@ -88,22 +88,29 @@ def meta_train(
         checkpoint_seconds: Time between checkpoints; 0 for one at every meta-step.
         tensorboard: Also write TensorBoard events below the run directory.
         progress: Show progress on stderr.
+
+    Example:
+        >>> method = wg.Method(learner, wg.SGD(0.1), wg.Exact(), wg.Leap())
+        >>> records = wg.meta_train(
+        ...     method, family, algorithm=wg.Online(steps=3, tasks=2), optimiser=adam, meta_steps=2)
+        >>> len(records)
+        2
     """
-    if meta_steps < 1:
-        raise WarpgradError(f"meta_steps={meta_steps}: meta-training needs at least 1 meta-step.")
-    if validate_every < 1:
-        raise WarpgradError(f"validate_every={validate_every}: validate after at least 1 meta-step.")
-    if test_every < 1:
-        raise WarpgradError(f"test_every={test_every}: test after at least 1 meta-step.")
-    if early_stopping is not None and validate is None:
-        raise WarpgradError("early stopping needs validate=, a function that scores the learner.")
+    refuse_if(meta_steps < 1, f"meta_steps={meta_steps}: meta-training needs at least 1 meta-step.")
+    refuse_if(validate_every < 1, f"validate_every={validate_every}: validate after at least 1 meta-step.")
+    refuse_if(test_every < 1, f"test_every={test_every}: test after at least 1 meta-step.")
+    refuse_if(
+        early_stopping is not None and validate is None,
+        "early stopping needs validate=, a function that scores the learner.",
+    )
     if run is None and (tensorboard or fresh):
         raise WarpgradError("tensorboard and fresh need a run directory: pass run=.")
-    ranks = joined(learner.device)
+    learner = method.learner if isinstance(method, Method) else method
+    ranks = current_ranks(learner.device)
     directory: RunDirectory | None = None
     try:
-        with ranks.agreeing():
-            method = Method(learner, rule, objective, initialiser or Fixed(), weight)
+        with ranks.share_errors():
+            method = Method.of(method, rule, objective, initialiser, weight)
             update = MetaOptimiser(method, optimiser, clip=clip, schedule=schedule)
             state = TrainingState(method, algorithm, update, early_stopping)
             if run is not None and ranks.first:
@@ -114,7 +121,7 @@ def meta_train(
             if tensorboard and directory is not None:
                 callbacks = [*callbacks, tensorboard_callback(directory.path / "tensorboard")]
             with isolated_rng(learner.device), learner.modes_kept(), torch.enable_grad():
-                scores = Scores(validate, validate_every, test, test_every)
+                scores = Scoring(validate, validate_every, test, test_every)
                 return loop.run(meta_steps, scores, callbacks, progress)
     finally:
         if directory is not None:
@@ -127,7 +134,7 @@ def tensorboard_callback(directory: Path) -> Callback:
         from torch.utils.tensorboard import SummaryWriter
     writer = SummaryWriter(str(directory))
 
-    def callback(step: int, learner: Learner, record: Record) -> None:
+    def callback(step: int, learner: Learner, record: MetaRecord) -> None:
         del learner
         for name, value in record.items():
             if name not in ("step", *TIMES):

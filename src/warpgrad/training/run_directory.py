@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.io import locked, read_json, remove_partial, write_json, writing
 from warpgrad.training import checkpoint
 from warpgrad.training.distributed import several
 
-FORMAT = 1
+RUN_FORMAT = 1
 KEEP = 2
 TIMES = ("seconds", "cpu_seconds", "validation_seconds", "test_seconds")
 """The entries of a metrics line that say how long it took: the one thing in which a repeated run differs."""
@@ -31,7 +31,14 @@ EXTENDABLE = "meta_steps"
 
 
 class RunDirectory:
-    """One run on disk, open for writing by one process at a time."""
+    """One run on disk, open for writing by one process at a time.
+
+    Example:
+        >>> run = training.RunDirectory(folder / "mine", {"seed": 0})
+        >>> run.begin_metrics(offset=0), run.saved()
+        ([], [])
+        >>> run.close()
+    """
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, fresh: bool = False, ranks: Ranks = ALONE) -> None:
         """Create the directory, or take up the run in it.
@@ -40,10 +47,10 @@ class RunDirectory:
             fresh: Delete what an earlier run left.
             ranks: The processes that work on this run, of which this one writes.
         """
-        if several() and ranks.size == 1:
-            raise WarpgradError(
-                "this method meta-learns nothing that several processes could share; run it without torchrun."
-            )
+        refuse_if(
+            several() and ranks.size == 1,
+            "this method meta-learns nothing that several processes could share; run it without torchrun.",
+        )
         self.path = path
         self.checkpoints = path / "checkpoints"
         with writing(path):
@@ -68,7 +75,7 @@ class RunDirectory:
         for directory in (self.path, self.checkpoints):
             remove_partial(directory)
         self._check_config(config)
-        write_json(self.path / "config.json", {"format": FORMAT, **config})
+        write_json(self.path / "config.json", {"format": RUN_FORMAT, **config})
 
     def begin_metrics(self, offset: int) -> list[dict[str, Any]]:
         """Cut metrics.jsonl back to what the checkpoint knew, and return those records."""
@@ -105,10 +112,7 @@ class RunDirectory:
 
     def saved(self) -> list[Path]:
         """Checkpoints of meta-steps, oldest first."""
-        return sorted(self.checkpoints.glob("step-*.safetensors"))
-
-    def summarise(self, summary: Mapping[str, Any]) -> None:
-        write_json(self.path / "summary.json", summary)
+        return saved_checkpoints(self.path)
 
     def close(self) -> None:
         if self._metrics is not None:
@@ -130,7 +134,7 @@ class RunDirectory:
         if not path.exists():
             return
         kept = read_json(path)
-        if not isinstance(kept, dict) or kept.pop("format", None) != FORMAT:
+        if not isinstance(kept, dict) or kept.pop("format", None) != RUN_FORMAT:
             raise WarpgradError(
                 f"{path} was written by another version of warpgrad; use that version, choose another directory, "
                 "or start over with --fresh."
@@ -150,9 +154,14 @@ class RunDirectory:
                 )
 
 
+def saved_checkpoints(path: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    return sorted((path / "checkpoints").glob("step-*.safetensors"))
+
+
 def newest_checkpoint(path: Path) -> Path:
     """The last checkpoint of a run that is not open for writing."""
-    saved = sorted((path / "checkpoints").glob("step-*.safetensors"))
+    saved = saved_checkpoints(path)
     if not saved:
         raise WarpgradError(f"{path} has no checkpoint; run it first with 'warpgrad run'.")
     return saved[-1]

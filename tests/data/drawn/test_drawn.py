@@ -26,8 +26,8 @@ from warpgrad.data import (
     usable_alphabets,
     write,
 )
-from warpgrad.data.drawn.glyphs import Draws, Stroke, curve, retraces
-from warpgrad.data.drawn.writers import render
+from warpgrad.data.drawn.glyphs import Random, Stroke, curve, retraces
+from warpgrad.data.drawn.writers import rasterise
 from warpgrad.data.writing import LOCK, partial_of
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.omniglot import methods as omniglot_data
@@ -133,7 +133,7 @@ def test_sizes_that_make_no_data_set_are_refused(tmp_path):
 
 
 def test_draws_have_the_moments_they_promise():
-    draws = Draws("test", 1)
+    draws = Random("test", 1)
     uniform, bell = draws.uniform(-1.0, 3.0, (40_000,)), draws.bell(2.0, (40_000,))
     assert uniform.min() >= -1.0
     assert uniform.max() < 3.0
@@ -168,16 +168,16 @@ def test_a_stroke_over_old_ink_is_noticed():
     assert retraces(back, ())
 
 
-def test_the_pen_by_hand():
+def test_strokes_are_rasterised_as_counted_by_hand():
     """A nib of radius ½ at the middle of a pixel covers, of its 16 fine pixels, the 13 within 2 of their centre, less
     those beyond the pixel's border."""
-    image = render(np.array([[[2.5, 1.5]]]), np.array([0.5]), 4)[0]
+    image = rasterise(np.array([[[2.5, 1.5]]]), np.array([0.5]), 4)[0]
     # The fine centre is (10, 6), fine pixel (2, 2) of pixel (2, 1): offsets within 2 reach row and column 0..4.
     expected = np.zeros((4, 4), dtype=np.uint8)
     expected[1, 2] = (11 * 255 + 8) // 16
     expected[2, 2] = expected[1, 3] = (1 * 255 + 8) // 16
     assert np.array_equal(image, expected)
-    assert not render(np.array([[[-3.0, 2.0], [9.0, 2.0]]]), np.array([0.5]), 4).any(), "off the page is no ink"
+    assert not rasterise(np.array([[[-3.0, 2.0], [9.0, 2.0]]]), np.array([0.5]), 4).any(), "off the page is no ink"
 
 
 def test_a_montage_shows_dark_ink_on_light_paper(drawn):
@@ -309,15 +309,17 @@ def test_runs_that_begin_together_draw_once_and_share(tmp_path, monkeypatch):
 
 
 def test_who_waits_for_another_to_draw_takes_over_when_it_is_gone(tmp_path, monkeypatch):
-    partial = partial_of(tmp_path / "drawn")
-    partial.mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WARPGRAD_DATA", raising=False)
+    partial = partial_of(Path("data/drawn"))
+    partial.mkdir(parents=True)
     held = locked(partial / LOCK, "held")
     small = functools.partial(prepare_drawn, alphabets=2, characters=(3, 3))
     monkeypatch.setattr(omniglot_data, "prepare_drawn", small)
-    waiting = threading.Thread(target=omniglot_data._draw, args=(tmp_path / "drawn",))
+    waiting = threading.Thread(target=omniglot_data.open_data, args=("drawn",))
     waiting.start()
     waiting.join(timeout=1)
     assert waiting.is_alive()
     held.release()
     waiting.join(timeout=60)
-    assert len(open_store(tmp_path / "drawn").classes) == 6
+    assert len(open_store(Path("data/drawn")).classes) == 6

@@ -32,9 +32,10 @@ from warpgrad.experiments.continual.evaluation import (
     prediction,
     validation,
 )
-from warpgrad.experiments.continual.experiment import Continual
-from warpgrad.experiments.continual.methods import algorithm, build, family, schedule, trained
-from warpgrad.experiments.continual.results import beyond_share, comparison_lines, difference
+from warpgrad.experiments.continual.experiment import ContinualLearning
+from warpgrad.experiments.continual.methods import build, family, recipe, trained
+from warpgrad.experiments.continual.page import result_lines
+from warpgrad.experiments.continual.results import beyond_share, difference
 from warpgrad.experiments.reproduction import cells
 from warpgrad.experiments.runner import execute
 from warpgrad.layers.warps import Residual
@@ -43,7 +44,7 @@ from warpgrad.report.runs import load_run
 from warpgrad.tasks.continual import ContinualTask
 from warpgrad.training.run_directory import TIMES, newest_checkpoint
 
-EXPERIMENT = Continual()
+EXPERIMENT = ContinualLearning()
 TINY: dict[str, Any] = {
     "subtasks": 3,
     "steps_per_subtask": 3,
@@ -183,7 +184,7 @@ def test_one_meta_step_at_the_papers_size() -> None:
     records = wg.meta_train(
         method.learner,
         family(config, "train"),
-        algorithm=algorithm(config),
+        algorithm=recipe(config).algorithm,
         rule=method.rule,
         objective=method.objective,
         optimiser=lambda parameters: torch.optim.Adam(parameters, lr=config.meta_lr),
@@ -250,7 +251,7 @@ def test_meta_training_lowers_the_loss_of_held_out_tasks() -> None:
     wg.meta_train(
         method.learner,
         family(config, "train"),
-        algorithm=algorithm(config),
+        algorithm=recipe(config).algorithm,
         rule=method.rule,
         objective=method.objective,
         optimiser=lambda parameters: torch.optim.Adam(parameters, lr=config.meta_lr),
@@ -285,8 +286,8 @@ def test_a_run_as_printed_that_was_stopped_ends_with_the_same_numbers(tmp_path: 
 def test_a_run_whose_schedule_has_an_end_is_not_carried_on(tmp_path: Path) -> None:
     run(tiny(meta_steps=2, meta_schedule="cosine"), tmp_path / "run")
     rates = torch.optim.lr_scheduler.CosineAnnealingLR
-    assert schedule(tiny(meta_steps=7, meta_schedule="cosine")).keywords == {"T_max": 7}  # type: ignore[union-attr]
-    assert schedule(tiny(meta_steps=7, meta_schedule="cosine")).func is rates  # type: ignore[union-attr]
+    schedule = recipe(tiny(meta_steps=7, meta_schedule="cosine")).schedule
+    assert (schedule.func, schedule.keywords) == (rates, {"T_max": 7})  # type: ignore[union-attr]
     with pytest.raises(wg.WarpgradError, match="planned for 2 meta-steps"):
         run(tiny(meta_steps=3, meta_schedule="cosine"), tmp_path / "run")
     run(tiny(meta_steps=2, meta_schedule="cosine"), tmp_path / "run")
@@ -452,7 +453,7 @@ def test_ours_is_called_so_in_lines_and_page_and_never_alone_beside_the_papers_l
         evaluation = json.loads((tmp_path / label / "evaluation.json").read_text())
         groups[label] = Group(label, (load_run(tmp_path / label),), (evaluation,))
     alone = [groups["mine"]]
-    _, rows = comparison_lines(alone)
+    _, rows = result_lines(alone)
     assert rows
     assert all(row[0].startswith("mine, ours, ") for row in rows), "no row of the paper among them"
     text = EXPERIMENT.page(alone, "Continual").html()
@@ -461,7 +462,7 @@ def test_ours_is_called_so_in_lines_and_page_and_never_alone_beside_the_papers_l
     assert "No row here is as printed" in text
     assert "~0.001" not in text
     both = [groups["theirs"], groups["mine"]]
-    _, rows = comparison_lines(both)
+    _, rows = result_lines(both)
     assert rows[-2][0] == "the paper, loss"
     assert {row[0].split(", sequential")[0] for row in rows[:2]} == {"theirs", "mine, ours"}
     text = EXPERIMENT.page(both, "Continual").html()
@@ -515,7 +516,7 @@ def test_page_and_table_from_finished_runs(tmp_path: Path) -> None:
             run(EXPERIMENT.config("small", **TINY, method=method, seed=seed), path)
         evaluations = tuple(json.loads((path / "evaluation.json").read_text()) for path in paths)
         groups.append(Group(method, tuple(load_run(path) for path in paths), evaluations))
-    header, rows = comparison_lines(groups)
+    header, rows = result_lines(groups)
     assert len(rows) == 2 * 2 * 2 + 2 * 2 + 2
     share = beyond_share(groups[0], groups[1], "shuffled")
     olds = [[one["metrics"]["shuffled/loss/old"] for one in group.evaluations] for group in groups]

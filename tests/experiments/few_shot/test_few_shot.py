@@ -18,13 +18,13 @@ from warpgrad.data.prepared import prepared
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution
 from warpgrad.experiments.comparison import comparable, difference
+from warpgrad.experiments.evaluation import trained
 from warpgrad.experiments.few_shot import experiment as few_shot
 from warpgrad.experiments.few_shot.config import COST, DATA, IN_TIME, LONG, METHODS, PROBES, FewShotConfig
 from warpgrad.experiments.few_shot.evaluation import half_width
 from warpgrad.experiments.few_shot.experiment import FewShot
 from warpgrad.experiments.few_shot.methods import open_data, recipe
-from warpgrad.experiments.few_shot.results import result_lines
-from warpgrad.experiments.networks import trained
+from warpgrad.experiments.few_shot.page import result_lines
 from warpgrad.experiments.reproduction import cells
 from warpgrad.experiments.runner import command, execute, run_name
 from warpgrad.training.checkpoint import load

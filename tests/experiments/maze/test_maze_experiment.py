@@ -269,7 +269,7 @@ def test_curves_are_over_validation_episodes(groups):
     assert updates.tolist() == [2.0, 4.0]
     rows = metrics(groups[0].runs[1].path)
     assert values[1].tolist() == [row["validation/return"] for row in rows if "validation/return" in row]
-    assert return_curves(groups, {"random moves": 3.0}).startswith(b"\x89PNG")
+    assert return_curves(groups, {"random moves": 3.0}).image.startswith(b"\x89PNG")
     short = Group("short", tuple(dataclasses.replace(run, metrics=run.metrics[:1]) for run in groups[0].runs), (), None)
     assert return_curves([short], {}) is None
 
@@ -280,7 +280,7 @@ def test_the_film_strip_needs_no_find():
         {"goal": 3, "places": [8, 8, 7, 8], "found": []},
         {"goal": 3, "places": [8, 2, 9, 4], "found": [1, 3]},
     ):
-        assert film_strip(maze, film).startswith(b"\x89PNG")
+        assert film_strip(maze, film, alt="Ways to the goal.").image.startswith(b"\x89PNG")
 
 
 def test_options_change_what_they_name():

@@ -14,16 +14,16 @@ from tests.data.tasks.test_many_shot import marked_store
 from tests.support.experiment_runs import Runs, evaluation_of, group_of, on_record
 from warpgrad.adaptation.adapt import adapt
 from warpgrad.cli.main import parse
-from warpgrad.cli.run import RunArguments
 from warpgrad.data.tasks.many_shot import ManyShotFamily
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Group
 from warpgrad.experiments.comparison import difference, setting
+from warpgrad.experiments.evaluation import AdaptationCurve
 from warpgrad.experiments.multi_shot import experiment as multi_shot
 from warpgrad.experiments.multi_shot.config import METHODS, MultiShotConfig
-from warpgrad.experiments.multi_shot.evaluation import Adapted, mean_scores
+from warpgrad.experiments.multi_shot.evaluation import mean_scores
 from warpgrad.experiments.multi_shot.experiment import MultiShot, open_images
-from warpgrad.experiments.multi_shot.methods import algorithm_of, meta_optimisers, method_of, network, warped_network
+from warpgrad.experiments.multi_shot.methods import network, recipe, warped_network
 from warpgrad.experiments.reproduction import cells
 from warpgrad.experiments.runner import command, execute
 from warpgrad.initialisers import Fixed, Leap, Reptile
@@ -62,7 +62,7 @@ def runs(tiny, tmp_path_factory) -> Runs:
 
 
 def trained(config: MultiShotConfig, directory: Path):
-    method = method_of(config, open_images(config).store.shape)
+    method = recipe(config, open_images(config).store.shape).method
     return load_learner(method, newest_checkpoint(directory)), method.rule
 
 
@@ -88,7 +88,7 @@ def test_the_paper_preset_is_the_papers():
 
 def test_the_paper_network_is_the_one_of_the_appendix():
     config = EXPERIMENT.config("paper")
-    method = method_of(config, (3, 84, 84))
+    method = recipe(config, (3, 84, 84)).method
     module = method.learner.module
     names = [f"{part}{place}" for place in range(1, 7) for part in ("block", "warp")]
     assert [name for name, _ in module.named_children()] == [*names, "flatten", "head"]
@@ -105,9 +105,9 @@ def test_the_paper_network_is_the_one_of_the_appendix():
         assert method.learner.theta0[f"block{place}.conv.weight"].shape == (*shape, 3, 3)
     assert method.learner.batch_norm == "corrected"
     assert (method.rule.lr, method.rule.momentum) == (config.alpha, 0.9)
-    online = algorithm_of(config)
+    online = recipe(config, (3, 84, 84)).algorithm
     assert (online.steps, online.tasks, online.reduction) == (100, 5, "mean")
-    factories = meta_optimisers(config)
+    factories = recipe(config, (3, 84, 84)).optimiser
     assert {group: type(make([torch.zeros(1)])) for group, make in factories.items()} == {
         "phi": torch.optim.Adam,
         "theta0": torch.optim.Adam,
@@ -141,9 +141,9 @@ def test_every_method_has_a_step_size_of_its_own(tiny):
     for method in METHODS:
         own = tiny(method=method)
         assert own.inner_lr is None
-        assert method_of(own, SHAPE).rule.lr == own.alpha > 0
+        assert recipe(own, SHAPE).method.rule.lr == own.alpha > 0
         given = tiny(method=method, inner_lr=0.3)
-        assert method_of(given, SHAPE).rule.lr == given.alpha == 0.3
+        assert recipe(given, SHAPE).method.rule.lr == given.alpha == 0.3
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_data_that_are_not_there_are_named_with_the_command_that_makes_them(tiny
 
 def test_every_method_is_the_stated_choice_of_parts(tiny):
     def parts(**changes):
-        method = method_of(tiny(**changes), SHAPE)
+        method = recipe(tiny(**changes), SHAPE).method
         return type(method.objective), type(method.initialiser), bool(method.learner.phi), method.rule.momentum
 
     nothing = type(None)
@@ -191,14 +191,14 @@ def test_every_method_is_the_stated_choice_of_parts(tiny):
     assert parts(method="leap") == (nothing, Leap, False, 0.9)
     assert parts(method="reptile") == (nothing, Reptile, False, 0.9)
     assert parts(method="sgd") == (nothing, Fixed, False, 0.9)
-    leap = method_of(tiny(), SHAPE).initialiser
+    leap = recipe(tiny(), SHAPE).method.initialiser
     assert (leap.loss, leap.norm, leap.stabilise) == (True, True, True)
 
 
 def test_all_methods_begin_at_the_same_weights_and_the_same_function(tiny):
     plain = network(tiny(), SHAPE)
     for method in METHODS:
-        theta0 = method_of(tiny(method=method), SHAPE).learner.theta0
+        theta0 = recipe(tiny(method=method), SHAPE).method.learner.theta0
         assert set(theta0) == {name for name, _ in plain.named_parameters()}
         for name, value in plain.named_parameters():
             assert torch.equal(theta0[name], value), (method, name)
@@ -212,7 +212,7 @@ def test_all_methods_begin_at_the_same_weights_and_the_same_function(tiny):
 
 def test_images_that_are_not_square_are_refused(tiny):
     with pytest.raises(WarpgradError, match="32×40"):
-        method_of(tiny(), (3, 32, 40))
+        recipe(tiny(), (3, 32, 40))
 
 
 # Runs.
@@ -257,7 +257,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bytes(tiny, runs, tmp_path, m
     EXPERIMENT.train(dataclasses.replace(whole, meta_steps=1), Execution(tmp_path / "halved", progress=False))
     EXPERIMENT.train(whole, Execution(tmp_path / "halved", progress=False))
     expected, found = (trained(whole, path)[0].module.state_dict() for path in (runs[method], tmp_path / "halved"))
-    begun = method_of(whole, SHAPE).learner.module.state_dict()
+    begun = recipe(whole, SHAPE).method.learner.module.state_dict()
     assert any(not torch.equal(begun[name], value) for name, value in expected.items())
     for name, value in expected.items():
         assert torch.equal(found[name], value), name
@@ -312,7 +312,7 @@ def test_the_scores_on_the_way_are_those_of_the_first_test_tasks(tiny, runs, tmp
     EXPERIMENT.train(config, Execution(tmp_path / "run", progress=False))
     first, last = metrics_of(tmp_path / "run")
     assert "test/auc" not in first
-    method = method_of(config, SHAPE)
+    method = recipe(config, SHAPE).method
     load_weights(method, load(newest_checkpoint(tmp_path / "run"))["weights"])
     curves = []
     for index in range(2):
@@ -351,7 +351,7 @@ def test_meta_steps_of_the_paper_preset_and_their_resumption(tmp_path):
     EXPERIMENT.train(dataclasses.replace(whole, meta_steps=1), Execution(tmp_path / "halved", progress=False))
     EXPERIMENT.train(whole, Execution(tmp_path / "halved", progress=False))
     expected, found = (trained(whole, tmp_path / name)[0] for name in ("straight", "halved"))
-    begun = method_of(whole, (3, 84, 84)).learner
+    begun = recipe(whole, (3, 84, 84)).method.learner
     for name in expected.phi:
         assert not torch.equal(expected.phi[name], begun.phi[name]), name
     for name, value in expected.module.state_dict().items():
@@ -374,9 +374,8 @@ def test_the_table_holds_the_papers_figures_and_can_be_run(tmp_path):
         }
         for cell in cells(EXPERIMENT, table, tmp_path, preset, 1):
             words = command(EXPERIMENT, cell.config).split(" ")[3:]
-            base = EXPERIMENT.config(preset)
-            given = parse(RunArguments[MultiShotConfig], words, "warpgrad run multi-shot", RunArguments(base))
-            assert given.config == cell.config
+            given = parse(["run", "multi-shot", "--preset", preset, *words]).keywords["settings"]
+            assert given == cell.config
 
 
 def test_every_run_of_the_table_leaves_a_curve_of_validation_and_test_tasks(tmp_path):
@@ -406,14 +405,13 @@ def test_every_method_gets_as_many_trials_of_its_step_size_on_validation_classes
 
 
 def test_widths_can_be_given_on_the_command_line():
-    base = EXPERIMENT.config("small")
     words = ["--widths", "8", "8", "12", "--meta-clip", "3"]
-    given = parse(RunArguments[MultiShotConfig], words, "warpgrad run multi-shot", RunArguments(base))
-    assert (given.config.widths, given.config.meta_clip) == ((8, 8, 12), 3.0)
+    given = parse(["run", "multi-shot", "--preset", "small", *words]).keywords["settings"]
+    assert (given.widths, given.meta_clip) == ((8, 8, 12), 3.0)
 
 
 def test_the_area_is_the_mean_height_of_the_curve():
-    curve = Adapted([0, 10, 20, 50], [0.0, 10.0, 30.0, 30.0], [3.0, 2.0, 1.0, 1.5])
+    curve = AdaptationCurve([0, 10, 20, 50], [0.0, 10.0, 30.0, 30.0], [3.0, 2.0, 1.0, 1.5])
     assert curve.area == pytest.approx((50 + 200 + 900) / 50)
     assert curve.until(20).area == pytest.approx((50 + 200) / 20)
     assert curve.until(20).loss == [3.0, 2.0, 1.0]

@@ -227,11 +227,11 @@ def test_a_meta_step_on_real_omniglot(tmp_path):
     """The published archives through `data prepare`, 46 alphabets, and one meta-step of each kind of method."""
     import os
 
-    from warpgrad.cli.data import data
+    from warpgrad.cli.main import dispatch
 
     if not os.environ.get("WARPGRAD_DATA"):
         pytest.skip("WARPGRAD_DATA names no folder with Omniglot's archives")
-    data(["prepare", "omniglot", "--out", str(tmp_path / "omniglot")])
+    dispatch(["data", "prepare", "omniglot", "--out", str(tmp_path / "omniglot")])
     sizes = {"filters": 8, "batch_size": 8, "meta_batch": 2, "steps": 3, "meta_steps": 1, "test_steps": 3}
     for method in ("warp-leap", "finetuning", "kfac"):
         config = EXPERIMENT.config("small", method=method, data=str(tmp_path / "omniglot"), **sizes)

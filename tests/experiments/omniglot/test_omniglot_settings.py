@@ -138,10 +138,22 @@ def test_drawn_alphabets_are_made_once(tmp_path, monkeypatch, capsys):
     assert first.header == second.header
     assert "drawing alphabets into data/drawn" in capsys.readouterr().err
 
-    def lost_the_race(destination):
+
+def test_who_loses_the_race_to_draw_takes_what_is_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WARPGRAD_DATA", raising=False)
+
+    def another_was_first(destination):
+        tiny_store(tmp_path)
+        destination.parent.mkdir(exist_ok=True)
+        (tmp_path / "alphabets").rename(destination)
         raise WarpgradError("exists already")
 
-    monkeypatch.setattr(places, "prepare_drawn", lost_the_race)
-    assert places._draw(Path("data/drawn")) == Path("data/drawn")
-    with pytest.raises(WarpgradError, match="exists already"):
-        places._draw(Path("data/elsewhere"))
+    def refused(destination):
+        raise WarpgradError("the disk is full")
+
+    monkeypatch.setattr(places, "prepare_drawn", refused)
+    with pytest.raises(WarpgradError, match="the disk is full"):
+        places.open_data("drawn")
+    monkeypatch.setattr(places, "prepare_drawn", another_was_first)
+    assert places.data_name(places.open_data("drawn")) == "drawn"

@@ -25,7 +25,7 @@ from warpgrad.experiments.text_intents.config import LABELS, MAIN, META, METHODS
 from warpgrad.experiments.text_intents.evaluation import TOGETHER, auroc, held_out_tasks, steps_tested
 from warpgrad.experiments.text_intents.experiment import TextIntents
 from warpgrad.experiments.text_intents.methods import classifier, open_sentences, text_learner
-from warpgrad.experiments.text_intents.results import result_lines
+from warpgrad.experiments.text_intents.page import result_lines
 from warpgrad.experiments.text_intents.tuning import logistic, pair_loss
 from warpgrad.layers.sentences import CentroidHead, open_encoder
 from warpgrad.layers.transformer import load_warped

@@ -1,12 +1,11 @@
-"""The drawn alphabets: invented characters, each drawn by many hands, made from a seed.
+"""The drawn alphabets: invented characters, each drawn by many writers, made from a seed.
 
 The embedded default where no handwriting is on disk: same format, same pipeline. The generator was tuned by hand until
 its ink, stroke width and distances within and between characters were near those of all 46 usable alphabets of
 Omniglot, held-out ones included; so likeness in these is by construction and no evidence.
 
-An alphabet is a style (`glyphs`), its characters are strokes (`strokes`, `shapes`), people draw them (`hands`) with a
-pen (`pen`). The same seed is meant to give the same bytes on every machine (`draws`); one machine was tried, with
-NumPy's vector paths on and off.
+An alphabet is a style, and its characters are strokes in that style (`glyphs`); writers draw them (`writers`). The
+same seed is meant to give the same bytes on every machine; one machine was tried, with NumPy's vector paths on and off.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from warpgrad.data.drawn.glyphs import Draws, Glyph, Style, draw_character, draw_style, sized
-from warpgrad.data.drawn.writers import draw_glyph, draw_hands, draw_model
+from warpgrad.data.drawn.glyphs import Glyph, Random, Style, draw_character, draw_style, sized
+from warpgrad.data.drawn.writers import draw_glyph, draw_model, draw_writers
 from warpgrad.data.store import Images, ImageStore
 from warpgrad.data.writing import ClassImages, check_vacant, write
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 
 Integers = npt.NDArray[np.int64]
 
@@ -44,7 +43,7 @@ def prepare_drawn(
     characters: tuple[int, int] = (20, 40),
     drawers: int = 20,
 ) -> ImageStore:
-    """Draw a data set: `alphabets` of `characters` (fewest, most) each, every character by `drawers` hands.
+    """Draw a data set: `alphabets` of `characters` (fewest, most) each, every character by `drawers` writers.
 
     Images are `size`×`size`, ink 255 on paper 0; `progress(alphabets done, alphabets in all)` is called after
     each alphabet. An alphabet does not depend on how many others there are.
@@ -52,11 +51,11 @@ def prepare_drawn(
     destination = Path(destination)
     check_vacant(destination)
     fewest, most = characters
-    if min(alphabets, fewest, drawers) < 1 or most < fewest or size < 8:
-        raise WarpgradError(
-            f"cannot draw {alphabets} alphabets of {fewest} to {most} characters by {drawers} hands at {size}×{size}: "
-            "each number must be at least 1, the range in order, and the size at least 8."
-        )
+    require(
+        min(alphabets, fewest, drawers) >= 1 and most >= fewest and size >= 8,
+        f"cannot draw {alphabets} alphabets of {fewest} to {most} characters by {drawers} writers at {size}×{size}: "
+        "each number must be at least 1, the range in order, and the size at least 8.",
+    )
     return write(
         destination,
         _classes(seed, size, alphabets, characters, drawers, progress),
@@ -80,11 +79,11 @@ def _classes(
     for alphabet in range(alphabets):
         place = ("drawn", seed, alphabet)
         group = f"Drawn_{alphabet + 1:02d}"
-        style = draw_style(Draws(*place, "style"))
-        hands = draw_hands(Draws(*place, "hands"), drawers)
-        number = Draws(*place, "characters").integer(*characters)
+        style = draw_style(Random(*place, "style"))
+        writers = draw_writers(Random(*place, "hands"), drawers)  # the key is what the bytes depend on
+        number = Random(*place, "characters").integer(*characters)
         for index, glyph in enumerate(_alphabet(place, style, number)):
-            images = partial(draw_glyph, Draws(*place, "drawings", index), glyph, hands, size)
+            images = partial(draw_glyph, Random(*place, "drawings", index), glyph, writers, size)
             yield ClassImages(f"{group}/character{index + 1:02d}", group, images)
         if progress is not None:
             progress(alphabet + 1, alphabets)
@@ -96,7 +95,7 @@ def _alphabet(place: tuple[str, int, int], style: Style, number: int) -> Iterato
     known: list[Integers] = []
     for index in range(number):
         for attempt in count():
-            glyph = draw_character(Draws(*place, "character", index, attempt), style, glyphs)
+            glyph = draw_character(Random(*place, "character", index, attempt), style, glyphs)
             if not glyph:
                 continue
             page = sized(glyph, style)
@@ -126,8 +125,7 @@ def _outline(model: Images) -> Integers:
     half = model.astype(np.int64).reshape(_MODEL // 2, 2, _MODEL // 2, 2).sum(axis=(1, 3))
     padded = np.pad(half, 1)
     rows = padded[:-2] + padded[1:-1] + padded[2:]
-    blurred: Integers = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]
-    return blurred
+    return np.asarray(rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:])
 
 
 def _alike(first: Integers, second: Integers) -> bool:

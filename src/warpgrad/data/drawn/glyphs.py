@@ -22,23 +22,21 @@ from warpgrad.keys import fold
 Floats = npt.NDArray[np.float64]
 
 
-class Draws:
-    """The draws of the place that `parts` name (see `warpgrad.keys.fold`)."""
+class Random:
+    """The random numbers of the place that `parts` name (see `warpgrad.keys.fold`)."""
 
     def __init__(self, *parts: int | str) -> None:
         self._bits = np.random.PCG64(fold(*parts))
 
     def uniform(self, low: float, high: float, shape: tuple[int, ...]) -> Floats:
         raw = np.asarray(self._bits.random_raw(math.prod(shape)), dtype=np.uint64)
-        unit = (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        scaled: Floats = (low + (high - low) * unit).reshape(shape)
-        return scaled
+        unit: Floats = (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return (low + (high - low) * unit).reshape(shape)
 
     def bell(self, deviation: float, shape: tuple[int, ...]) -> Floats:
         """Nearly Gaussian around 0: four uniform draws summed, never beyond 2√3 deviations."""
-        four = self.uniform(-0.5, 0.5, (4, *shape))
-        summed: Floats = (four[0] + four[1] + four[2] + four[3]) * (deviation * math.sqrt(3.0))
-        return summed
+        first, second, third, fourth = self.uniform(-0.5, 0.5, (4, *shape))
+        return np.asarray((first + second + third + fourth) * (deviation * math.sqrt(3.0)))
 
     def number(self, low: float, high: float) -> float:
         return float(self.uniform(low, high, (1,))[0])
@@ -60,70 +58,65 @@ class Draws:
         return min(bisect_right(reached, self.number(0.0, 1.0) * reached[-1]), len(weights) - 1)
 
 
-Shape = Callable[[Draws, Floats, Floats], Floats]
-"""(draws, begin [2], end [2]) -> control points [m, 2]."""
+StrokeShape = Callable[[Random, Floats, Floats], Floats]
+"""(random, begin [2], end [2]) -> control points [m, 2]."""
 
 
-def line(draws: Draws, begin: Floats, end: Floats) -> Floats:
-    del draws
+def line(_: Random, begin: Floats, end: Floats) -> Floats:
     return _along(begin, end, [(0, 0), (0.5, 0), (1, 0)])
 
 
-def bow(draws: Draws, begin: Floats, end: Floats) -> Floats:
+def bow(random: Random, begin: Floats, end: Floats) -> Floats:
     """One bulge to a side, from shallow to more than a half circle."""
-    bulge = draws.sign() * draws.number(0.2, 0.65)
-    flare = draws.number(0.0, 0.2)
+    bulge, flare = random.sign() * random.number(0.2, 0.65), random.number(0.0, 0.2)
     return _along(begin, end, [(0, 0), (0.2 - flare, 0.75 * bulge), (0.5, bulge), (0.8 + flare, 0.75 * bulge), (1, 0)])
 
 
-def wave(draws: Draws, begin: Floats, end: Floats) -> Floats:
+def wave(random: Random, begin: Floats, end: Floats) -> Floats:
     """An S."""
-    bulge = draws.sign() * draws.number(0.2, 0.45)
+    bulge = random.sign() * random.number(0.2, 0.45)
     return _along(begin, end, [(0, 0), (0.22, bulge), (0.5, 0), (0.78, -bulge), (1, 0)])
 
 
-def hook(draws: Draws, begin: Floats, end: Floats) -> Floats:
+def hook(random: Random, begin: Floats, end: Floats) -> Floats:
     """A stem whose end turns back."""
-    side, depth = draws.sign(), draws.number(0.25, 0.45)
+    side, depth = random.sign(), random.number(0.25, 0.45)
     turn = [(0, 0), (0.5, 0), (0.85, 0.06 * side), (1, depth * 0.55 * side), (0.85, depth * side)]
-    return _along(begin, end, [*turn, (0.65, depth * side)] if draws.chance(0.5) else turn)
+    return _along(begin, end, [*turn, (0.65, depth * side)] if random.chance(0.5) else turn)
 
 
-def corner(draws: Draws, begin: Floats, end: Floats) -> Floats:
+def corner(random: Random, begin: Floats, end: Floats) -> Floats:
     """Two pieces that meet at an angle."""
-    place, height = draws.number(0.1, 0.9), draws.sign() * draws.number(0.35, 0.8)
+    place, height = random.number(0.1, 0.9), random.sign() * random.number(0.35, 0.8)
     return _along(begin, end, [(0, 0), (place, height), (1, 0)])
 
 
-def zigzag(draws: Draws, begin: Floats, end: Floats) -> Floats:
-    height = draws.sign() * draws.number(0.25, 0.5)
-    if draws.chance(0.5):
+def zigzag(random: Random, begin: Floats, end: Floats) -> Floats:
+    height = random.sign() * random.number(0.25, 0.5)
+    if random.chance(0.5):
         return _along(begin, end, [(0, 0), (0.35, height), (0.65, -height), (1, 0)])
     return _along(begin, end, [(0, 0), (0.25, height), (0.5, 0), (0.75, height), (1, 0)])
 
 
-def ring(draws: Draws, begin: Floats, end: Floats) -> Floats:
+def ring(random: Random, begin: Floats, end: Floats) -> Floats:
     """A closed round, begun at `begin` and as wide as the way to `end`, a little open or overlapping."""
-    flat, side = draws.number(0.3, 0.5), draws.sign()
-    slack = draws.number(-0.12, 0.05)
+    flat, side, slack = random.number(0.3, 0.5), random.sign(), random.number(-0.12, 0.05)
     around = [(0.15, 0.71), (0.5, 1), (0.85, 0.71), (1, 0), (0.85, -0.71), (0.5, -1), (0.15, -0.71)]
-    inner = [(x, y * flat * side) for x, y in around]
-    return _along(begin, end, [(0, 0), *inner, (0.0, slack * side)])
+    return _along(begin, end, [(0, 0), *((x, y * flat * side) for x, y in around), (0.0, slack * side)])
 
 
-def curl(draws: Draws, begin: Floats, end: Floats) -> Floats:
+def curl(random: Random, begin: Floats, end: Floats) -> Floats:
     """A stem with a loop in its course, as in a cursive e or l."""
-    side, place, wide = draws.sign(), draws.number(0.35, 0.65), draws.number(0.16, 0.26)
-    tall = wide * draws.number(1.2, 2.2) * side
+    side, place, wide = random.sign(), random.number(0.35, 0.65), random.number(0.16, 0.26)
+    tall = wide * random.number(1.2, 2.2) * side
     loop = [(place + wide, 0.3 * tall), (place + wide, tall), (place - wide, tall), (place - wide, 0.3 * tall)]
     return _along(begin, end, [(0, 0), *loop, (1, 0)])
 
 
-def spiral(draws: Draws, begin: Floats, end: Floats) -> Floats:
+def spiral(random: Random, begin: Floats, end: Floats) -> Floats:
     """A round that ends inside itself."""
-    side = draws.sign()
+    side, stop = random.sign(), random.integer(5, 7)
     inward = [(0.1, 0.42), (0.5, 0.55), (0.9, 0.35), (0.95, -0.15), (0.6, -0.35), (0.35, -0.1), (0.5, 0.12)]
-    stop = draws.integer(5, 7)
     return _along(begin, end, [(0, 0), *((x, y * side) for x, y in inward[:stop])])
 
 
@@ -195,13 +188,11 @@ def _course(stroke: Stroke) -> Floats:
 
 
 def _near(path: Floats, other: Floats) -> npt.NDArray[np.bool_]:
-    x = path[:, None, 0] - other[:, 0]
-    y = path[:, None, 1] - other[:, 1]
-    near: npt.NDArray[np.bool_] = x * x + y * y < 0.08 * 0.08
-    return near
+    x, y = path[:, None, 0] - other[:, 0], path[:, None, 1] - other[:, 1]
+    return np.asarray(x * x + y * y < 0.08 * 0.08)
 
 
-_MOVES: tuple[Shape | None, ...] = (None, line, corner, zigzag, bow, wave, hook, ring, curl, spiral)
+_MOVES: tuple[StrokeShape | None, ...] = (None, line, corner, zigzag, bow, wave, hook, ring, curl, spiral)
 """What a stroke can be; None stands for a walk over the grid."""
 
 _TEMPERS = (
@@ -247,56 +238,55 @@ class Style:
     """Strokes that every character has; mostly none."""
 
 
-def draw_style(draws: Draws) -> Style:
+def draw_style(random: Random) -> Style:
     """Draw the style of one alphabet."""
-    temper = draws.weighted([2.0, 4.0, 4.0])
-    typical = draws.number(1.4, 3.3)
+    temper = random.weighted([2.0, 4.0, 4.0])
+    typical = random.number(1.4, 3.3)
     plain = Style(
-        weights=tuple(weight * _favour(draws) for weight in _TEMPERS[temper]),
-        roundness=(draws.number(0.0, 0.08), draws.number(0.4, 0.52), draws.number(0.2, 0.5))[temper],
+        weights=tuple(weight * _favour(random) for weight in _TEMPERS[temper]),
+        roundness=(random.number(0.0, 0.08), random.number(0.4, 0.52), random.number(0.2, 0.5))[temper],
         strokes=tuple(max(0.03, 1.0 - abs(count - typical) / 1.4) for count in range(1, 5)),
-        connected=draws.number(0.7, 1.0),
-        upright=draws.number(0.4, 0.95),
-        rows=(-0.5, draws.number(-0.15, 0.15), 0.5),
-        columns=(-0.5, 0.0, 0.5) if draws.chance(0.6) else (-0.5, 0.5),
-        aspect=draws.number(0.65, 1.2),
-        height=draws.number(0.75, 1.35),
-        symmetric=draws.number(0.1, 0.4) if draws.chance(0.35) else 0.0,
-        knobs=draws.number(0.3, 0.8) if draws.chance(0.06) else 0.0,
-        marked=draws.number(0.15, 0.5) if draws.chance(0.3) else 0.0,
-        use_radical=draws.number(0.1, 0.7),
-        family=draws.number(0.3, 0.9),
+        connected=random.number(0.7, 1.0),
+        upright=random.number(0.4, 0.95),
+        rows=(-0.5, random.number(-0.15, 0.15), 0.5),
+        columns=(-0.5, 0.0, 0.5) if random.chance(0.6) else (-0.5, 0.5),
+        aspect=random.number(0.65, 1.2),
+        height=random.number(0.75, 1.35),
+        symmetric=random.number(0.1, 0.4) if random.chance(0.35) else 0.0,
+        knobs=random.number(0.3, 0.8) if random.chance(0.06) else 0.0,
+        marked=random.number(0.15, 0.5) if random.chance(0.3) else 0.0,
+        use_radical=random.number(0.1, 0.7),
+        family=random.number(0.3, 0.9),
     )
-    radicals = tuple(_strokes(draws, plain, (), draws.integer(1, 2)) for _ in range(draws.integer(3, 7)))
-    return replace(plain, radicals=radicals, common=_common(draws) if draws.chance(0.2) else ())
+    radicals = tuple(_strokes(random, plain, (), random.integer(1, 2)) for _ in range(random.integer(3, 7)))
+    return replace(plain, radicals=radicals, common=_common(random) if random.chance(0.2) else ())
 
 
-def draw_character(draws: Draws, style: Style, others: list[Glyph]) -> Glyph:
+def draw_character(random: Random, style: Style, others: list[Glyph]) -> Glyph:
     """Draw one more character beside the `others`; empty where no stroke found a place."""
-    if others and draws.chance(style.family):
-        kept = others[draws.integer(0, len(others) - 1)]
-        if len(kept) > 1 and draws.chance(0.6):
-            left_out = draws.integer(0, len(kept) - 1)
+    if others and random.chance(style.family):
+        kept = others[random.integer(0, len(others) - 1)]
+        if len(kept) > 1 and random.chance(0.6):
+            left_out = random.integer(0, len(kept) - 1)
             kept = kept[:left_out] + kept[left_out + 1 :]
-        return kept + _strokes(draws, style, kept, 1 if len(kept) < 4 else 0)
-    count = 1 + draws.weighted(style.strokes)
+        return kept + _strokes(random, style, kept, 1 if len(kept) < 4 else 0)
+    count = 1 + random.weighted(style.strokes)
     glyph = style.common
-    if not draws.chance(style.use_radical):
-        glyph += _strokes(draws, style, glyph, count)
+    if not random.chance(style.use_radical):
+        glyph += _strokes(random, style, glyph, count)
     else:
-        radical = style.radicals[draws.integer(0, len(style.radicals) - 1)]
-        rest = max(1, count - 1)
-        if draws.chance(0.5):
+        radical, rest = style.radicals[random.integer(0, len(style.radicals) - 1)], max(1, count - 1)
+        if random.chance(0.5):
             glyph = radical + glyph
-            glyph += _strokes(draws, style, glyph, rest)
+            glyph += _strokes(random, style, glyph, rest)
         else:
-            halves = (radical, _strokes(draws, style, (), rest))
-            glyph += _beside(*halves) if draws.chance(0.5) else _beside(*reversed(halves))
-    if draws.chance(style.symmetric):
+            halves = (radical, _strokes(random, style, (), rest))
+            glyph += _beside(*halves) if random.chance(0.5) else _beside(*reversed(halves))
+    if random.chance(style.symmetric):
         mirrored = moved(glyph, np.array([-1.0, 1.0]), np.zeros(2))
         glyph += tuple(stroke for stroke in mirrored if not retraces(stroke, glyph))
-    if glyph and draws.chance(style.marked):
-        glyph += (_mark(draws, style, glyph),)
+    if glyph and random.chance(style.marked):
+        glyph += (_mark(random, style, glyph),)
     return glyph
 
 
@@ -309,52 +299,52 @@ def sized(glyph: Glyph, style: Style) -> Glyph:
     return moved(glyph, proportion * scale, (low + high) * (-0.5 * scale))
 
 
-def _favour(draws: Draws) -> float:
+def _favour(random: Random) -> float:
     """Cubed, so that every alphabet has a few favourite moves and hardly makes the others."""
-    share = draws.number(0.1, 1.0)
+    share = random.number(0.1, 1.0)
     return share * share * share
 
 
-def _strokes(draws: Draws, style: Style, there: Glyph, count: int) -> Glyph:
+def _strokes(random: Random, style: Style, there: Glyph, count: int) -> Glyph:
     """Up to `count` new strokes; one that would go over old ink is not made."""
     made: list[Stroke] = []
     for _ in range(3 * count):
         before = (*there, *made)
-        begin = _on(draws, before) if before and draws.chance(style.connected) else _node(draws, style)
-        move = _MOVES[draws.weighted(style.weights)]
+        begin = _on(random, before) if before and random.chance(style.connected) else _node(random, style)
+        move = _MOVES[random.weighted(style.weights)]
         if move is None:
-            points = _walk(draws, style, begin)
+            points = _walk(random, style, begin)
         else:
-            points = move(draws, begin, _apart(draws, style, begin))
+            points = move(random, begin, _apart(random, style, begin))
             if move in (ring, spiral):
                 # A turn as wide as the whole box would drown the rest.
-                points = begin + (points - begin) * draws.number(0.4, 0.8)
+                points = begin + (points - begin) * random.number(0.4, 0.8)
         stroke = Stroke(np.clip(points, -0.6, 0.6), style.roundness)
         if retraces(stroke, before):
             continue
         made.append(stroke)
-        if draws.chance(style.knobs):
+        if random.chance(style.knobs):
             tip = stroke.points[-1]
-            way = np.array([draws.number(0.1, 0.16), draws.number(-0.1, 0.1)])
-            made.append(Stroke(ring(draws, tip, tip + way), 0.5))
+            way = np.array([random.number(0.1, 0.16), random.number(-0.1, 0.1)])
+            made.append(Stroke(ring(random, tip, tip + way), 0.5))
         count -= 1
         if count == 0:
             break
     return tuple(made)
 
 
-def _node(draws: Draws, style: Style) -> Floats:
-    column = style.columns[draws.integer(0, len(style.columns) - 1)]
-    return np.array([column, style.rows[draws.integer(0, len(style.rows) - 1)]])
+def _node(random: Random, style: Style) -> Floats:
+    column = style.columns[random.integer(0, len(style.columns) - 1)]
+    return np.array([column, style.rows[random.integer(0, len(style.rows) - 1)]])
 
 
-def _apart(draws: Draws, style: Style, begin: Floats) -> Floats:
+def _apart(random: Random, style: Style, begin: Floats) -> Floats:
     """A node of the grid well away from `begin`, mostly straight across or straight down."""
-    upright = draws.chance(style.upright)
+    upright = random.chance(style.upright)
     for _ in range(12):
-        end = _node(draws, style)
+        end = _node(random, style)
         if upright:
-            kept = draws.integer(0, 1)
+            kept = random.integer(0, 1)
             end[kept] = begin[kept]
         x, y = end - begin
         if x * x + y * y > 0.16:
@@ -362,47 +352,45 @@ def _apart(draws: Draws, style: Style, begin: Floats) -> Floats:
     return np.array([begin[0], 0.5 if begin[1] < 0.0 else -0.5])
 
 
-def _walk(draws: Draws, style: Style, begin: Floats) -> Floats:
+def _walk(random: Random, style: Style, begin: Floats) -> Floats:
     """From node to node without lifting the pen and without turning straight back."""
     path = [begin]
-    for _ in range(draws.integer(2, 4)):
-        end = _apart(draws, style, path[-1])
+    for _ in range(random.integer(2, 4)):
+        end = _apart(random, style, path[-1])
         x, y = end - path[max(0, len(path) - 2)]
         if len(path) < 2 or x * x + y * y >= 0.04:
             path.append(end)
     middles = [(first + second) * 0.5 for first, second in pairwise(path)]
     if style.roundness >= _CURSIVE:
-        return np.stack([path[0], *middles, path[-1]] if draws.chance(0.7) else path)
-    # The middles are points of their own, so that an unsteady hand bends the pieces a little.
+        return np.stack([path[0], *middles, path[-1]] if random.chance(0.7) else path)
+    # The middles are points of their own, so that an unsteady writer bends the pieces a little.
     between = [point for pair in zip(path, middles, strict=False) for point in pair]
     return np.stack([*between, path[-1]])
 
 
-def _on(draws: Draws, there: Glyph) -> Floats:
+def _on(random: Random, there: Glyph) -> Floats:
     """A place on a stroke: one of its ends or the middle of its course."""
-    points = there[draws.integer(0, len(there) - 1)].points
-    place: Floats = points[(0, len(points) // 2, -1)[draws.integer(0, 2)]]
-    return place.copy()
+    points = there[random.integer(0, len(there) - 1)].points
+    return np.array(points[(0, len(points) // 2, -1)[random.integer(0, 2)]])
 
 
-def _common(draws: Draws) -> Glyph:
+def _common(random: Random) -> Glyph:
     """A bar along the top, or a stem at a side."""
-    side = draws.sign() * 0.5
-    begin, end = ((-0.5, -0.5), (0.5, -0.5)) if draws.chance(0.6) else ((side, -0.5), (side, 0.5))
-    return (Stroke(line(draws, np.array(begin), np.array(end)), 0.0),)
+    side = random.sign() * 0.5
+    begin, end = ((-0.5, -0.5), (0.5, -0.5)) if random.chance(0.6) else ((side, -0.5), (side, 0.5))
+    return (Stroke(line(random, np.array(begin), np.array(end)), 0.0),)
 
 
-def _mark(draws: Draws, style: Style, glyph: Glyph) -> Stroke:
+def _mark(random: Random, style: Style, glyph: Glyph) -> Stroke:
     """A tick or a small ring above or below."""
     low, high = bounds(glyph)
-    y = low[1] - 0.16 if draws.chance(0.6) else high[1] + 0.16
-    at = np.array([draws.number(low[0], high[0]), y])
-    way = np.array([draws.number(0.04, 0.25), draws.number(-0.1, 0.1)])
-    return Stroke((line, line, ring)[draws.integer(0, 2)](draws, at, at + way), style.roundness)
+    y = low[1] - 0.16 if random.chance(0.6) else high[1] + 0.16
+    at = np.array([random.number(low[0], high[0]), y])
+    way = np.array([random.number(0.04, 0.25), random.number(-0.1, 0.1)])
+    return Stroke((line, line, ring)[random.integer(0, 2)](random, at, at + way), style.roundness)
 
 
 def _beside(left: Glyph, right: Glyph) -> Glyph:
     """Two parts in the two halves of the box."""
-    narrow = np.array([0.44, 1.0])
-    shift = np.array([0.28, 0.0])
+    narrow, shift = np.array([0.44, 1.0]), np.array([0.28, 0.0])
     return moved(left, narrow, -shift) + moved(right, narrow, shift)

@@ -1,7 +1,7 @@
-"""Hands: how different people draw the same character.
+"""How different people draw the same character.
 
-What is steady in a hand (slant, proportions, where on the page, nib, care) goes through all it writes; the rest is
-drawn anew for each drawing. Lengths are in half pages, as glyphs are laid out at half the width of the page.
+What is steady in a writer (slant, proportions, where on the page, nib, care) shows in all that they draw; the rest is
+random in each drawing. Lengths are in half pages, as glyphs are laid out at half the width of the page.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from warpgrad.data.drawn.glyphs import Draws, Floats, Glyph, curve
+from warpgrad.data.drawn.glyphs import Floats, Glyph, Random, curve
 from warpgrad.data.store import Images
 
 NIB = 0.64
@@ -24,8 +23,8 @@ _KNOT = 16
 
 
 @dataclass(frozen=True)
-class Hands:
-    """What is steady in n hands; one row per hand in every field."""
+class Writers:
+    """What is steady in n writers; one row per writer in every field."""
 
     slant: Floats
     turn: Floats
@@ -33,7 +32,7 @@ class Hands:
     place: Floats
     nib: Floats
     loose: Floats
-    """How carelessly it draws: 1 is usual."""
+    """How carelessly it random: 1 is usual."""
     rounding: Floats
     """How much it rounds corners."""
 
@@ -41,68 +40,65 @@ class Hands:
         return len(self.nib)
 
 
-def draw_hands(draws: Draws, count: int) -> Hands:
+def draw_writers(random: Random, count: int) -> Writers:
     """The people who draw one alphabet; some alphabets are drawn with more care than others by all."""
-    care = draws.number(0.65, 1.35)
-    return Hands(
-        slant=draws.bell(0.1, (count,)),
-        turn=draws.bell(0.06, (count,)),
-        stretch=1.0 + draws.bell(0.07, (count, 2)),
-        place=draws.bell(0.049, (count, 2)),
-        nib=NIB * (1.0 + draws.uniform(-0.06, 0.06, (count,))),
-        loose=care * draws.uniform(0.5, 1.5, (count,)),
-        rounding=draws.uniform(0.0, 0.2, (count,)),
+    care = random.number(0.65, 1.35)
+    return Writers(
+        slant=random.bell(0.1, (count,)),
+        turn=random.bell(0.06, (count,)),
+        stretch=1.0 + random.bell(0.07, (count, 2)),
+        place=random.bell(0.049, (count, 2)),
+        nib=NIB * (1.0 + random.uniform(-0.06, 0.06, (count,))),
+        loose=care * random.uniform(0.5, 1.5, (count,)),
+        rounding=random.uniform(0.0, 0.2, (count,)),
     )
 
 
-def draw_glyph(draws: Draws, glyph: Glyph, hands: Hands, size: int) -> Images:
-    """One drawing of `glyph` by each hand: uint8 [n, 1, size, size], ink 255 on paper 0."""
-    count = len(hands)
+def draw_glyph(random: Random, glyph: Glyph, writers: Writers, size: int) -> Images:
+    """One drawing of `glyph` by each writer: uint8 [n, 1, size, size], ink 255 on paper 0."""
+    count = len(writers)
     # Now and then somebody slips.
-    slip = draws.uniform(0.0, 1.0, (count,)) < 0.12
-    loose = (hands.loose * (1.0 + 0.8 * slip))[:, None, None]
-    page = np.concatenate([_stroke(draws, *stroke, hands, loose) for stroke in glyph], axis=1)
-    page = _bent(page, draws.bell(0.15, (3, count, 1, 2)) * loose)
-    page = page * (1.0 + draws.bell(0.08, (count, 1, 1)))
-    page = page * (hands.stretch * (1.0 + draws.bell(0.07, (count, 2))))[:, None]
-    page = _turned(page, hands.turn + draws.bell(0.05, (count,)))
-    page = _slanted(page, hands.slant)
-    page = page + (hands.place + draws.bell(0.075, (count, 2)))[:, None]
-    return render(size * (_CENTRE + 0.5 * page), hands.nib * (size / _PAGE), size)[:, None]
+    slip = random.uniform(0.0, 1.0, (count,)) < 0.12
+    loose = (writers.loose * (1.0 + 0.8 * slip))[:, None, None]
+    page = np.concatenate([_stroke(random, *stroke, writers, loose) for stroke in glyph], axis=1)
+    page = _bent(page, random.bell(0.15, (3, count, 1, 2)) * loose)
+    page = page * (1.0 + random.bell(0.08, (count, 1, 1)))
+    page = page * (writers.stretch * (1.0 + random.bell(0.07, (count, 2))))[:, None]
+    page = _turned(page, writers.turn + random.bell(0.05, (count,)))
+    page = _slanted(page, writers.slant)
+    page = page + (writers.place + random.bell(0.075, (count, 2)))[:, None]
+    return rasterise(size * (_CENTRE + 0.5 * page), writers.nib * (size / _PAGE), size)[:, None]
 
 
 def draw_model(glyph: Glyph, size: int) -> Images:
-    """The glyph itself, as no hand draws it: uint8 [size, size]."""
+    """The glyph itself, as no writer draws it: uint8 [size, size]."""
     page = np.concatenate([curve(stroke.points[None], np.array([stroke.roundness])) for stroke in glyph], axis=1)
-    model: Images = render(size * (0.5 + 0.5 * page), np.array([NIB * (size / _PAGE)]), size)[0]
-    return model
+    return np.asarray(rasterise(size * (0.5 + 0.5 * page), np.array([NIB * (size / _PAGE)]), size)[0])
 
 
-def _stroke(draws: Draws, points: Floats, roundness: float, hands: Hands, loose: Floats) -> Floats:
-    """One stroke by each hand: misplaced, missized, its points shifted (neighbours alike), its course trembling."""
-    count = len(hands)
-    noise = draws.bell(0.05, (count, len(points) + 2, 2)) * loose
+def _stroke(random: Random, points: Floats, roundness: float, writers: Writers, loose: Floats) -> Floats:
+    """One stroke by each writer: misplaced, missized, its points shifted (neighbours alike), its course trembling."""
+    count = len(writers)
+    noise = random.bell(0.05, (count, len(points) + 2, 2)) * loose
     drawn = points + (noise[:, :-2] + 2.0 * noise[:, 1:-1] + noise[:, 2:]) / np.sqrt(6.0)
     centre = (drawn.min(axis=1, keepdims=True) + drawn.max(axis=1, keepdims=True)) * 0.5
-    drawn = centre + (drawn - centre) * (1.0 + draws.bell(0.09, (count, 1, 2)) * loose)
-    drawn = drawn + draws.bell(0.04, (count, 1, 2)) * loose
-    path = curve(drawn, np.minimum(0.55, roundness + hands.rounding))
-    return path + _tremor(draws, count, path.shape[1]) * loose
+    drawn = centre + (drawn - centre) * (1.0 + random.bell(0.09, (count, 1, 2)) * loose)
+    drawn = drawn + random.bell(0.04, (count, 1, 2)) * loose
+    path = curve(drawn, np.minimum(0.55, roundness + writers.rounding))
+    return path + _tremor(random, count, path.shape[1]) * loose
 
 
-def _tremor(draws: Draws, count: int, points: int) -> Floats:
-    knots = draws.bell(0.01, (count, points // _KNOT + 2, 2))
+def _tremor(random: Random, count: int, points: int) -> Floats:
+    knots = random.bell(0.01, (count, points // _KNOT + 2, 2))
     place = np.arange(points)
     before, part = place // _KNOT, (place % _KNOT / _KNOT)[:, None]
-    between: Floats = knots[:, before] * (1.0 - part) + knots[:, before + 1] * part
-    return between
+    return np.asarray(knots[:, before] * (1.0 - part) + knots[:, before + 1] * part)
 
 
 def _bent(page: Floats, bend: Floats) -> Floats:
     """Bent smoothly as a whole: a quadratic in the place on the page."""
     x, y = page[..., 0:1], page[..., 1:2]
-    bent: Floats = page + bend[0] * (x * x) + bend[1] * (x * y) + bend[2] * (y * y)
-    return bent
+    return np.asarray(page + bend[0] * (x * x) + bend[1] * (x * y) + bend[2] * (y * y))
 
 
 def _turned(page: Floats, turn: Floats) -> Floats:
@@ -123,7 +119,7 @@ _FINE = 4
 """Fine pixels per pixel and direction: an image has _FINE² + 1 grey levels of ink."""
 
 
-def render(paths: Floats, radius: Floats, size: int) -> Images:
+def rasterise(paths: Floats, radius: Floats, size: int) -> Images:
     """Stamp a round nib of `radius` [n] along `paths` [n, points, 2], all in pixels: uint8 [n, size, size], ink 255.
 
     The page is drawn black on white at four times the size and averaged down, which is what antialiases it.
@@ -144,5 +140,4 @@ def render(paths: Floats, radius: Floats, size: int) -> Images:
         sheet[(cells[:, None] + offsets).ravel()] = 1
     kept = page.reshape(-1, wide, wide)[:, margin : margin + fine, margin : margin + fine]
     ink = kept.reshape(-1, size, _FINE, size, _FINE).sum(axis=(2, 4), dtype=np.int64)
-    levels: npt.NDArray[np.int64] = (ink * 255 + _FINE * _FINE // 2) // (_FINE * _FINE)
-    return levels.astype(np.uint8)
+    return np.asarray((ink * 255 + _FINE * _FINE // 2) // (_FINE * _FINE), dtype=np.uint8)

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpgrad.data.archives import Limits, Tree, find_tree, open_tree
+from warpgrad.data.archives import FileTree, Limits, find_tree, open_tree
 from warpgrad.data.pictures import ClassFiles, Progress, exactly, stream
 from warpgrad.data.splits import FILE_NAMES, check_groups_apart, check_splits, lines_of, table_of
 from warpgrad.data.store import ImageStore
 from warpgrad.data.writing import check_vacant, write
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 
 ORIGIN = "the page of CIFAR-FS, https://github.com/bertinetto/r2d2"
 SIDE = 32
@@ -94,7 +94,7 @@ def prepare_cifar(
         )
 
 
-def _complete(tree: Tree, contents: CifarContents) -> tuple[str, dict[str, list[str]]]:
+def _complete(tree: FileTree, contents: CifarContents) -> tuple[str, dict[str, list[str]]]:
     """The folder that holds data/, and the files of each class, both sorted; refused unless all are there."""
     found: dict[str, list[str]] = {}
     roots: set[str] = set()
@@ -102,31 +102,31 @@ def _complete(tree: Tree, contents: CifarContents) -> tuple[str, dict[str, list[
         if match := _PICTURE.fullmatch(name):
             roots.add(match[1])
             found.setdefault(match[2], []).append(name)
-    if not found:
-        raise WarpgradError(f"{tree.path} is not the tree of CIFAR-FS: it holds no data/<class>/*.png; {_REMEDY}.")
-    if len(roots) > 1:
-        raise WarpgradError(f"{tree.path} holds more than one data folder ({', '.join(sorted(roots))}); {_REMEDY}.")
-    if len(found) != contents.classes:
-        raise WarpgradError(f"{tree.path} holds {len(found)} classes instead of {contents.classes}; {_REMEDY}.")
+    require(found, f"{tree.path} is not the tree of CIFAR-FS: it holds no data/<class>/*.png; {_REMEDY}.")
+    require(len(roots) <= 1, f"{tree.path} holds more than one data folder ({', '.join(sorted(roots))}); {_REMEDY}.")
+    require(
+        len(found) == contents.classes,
+        f"{tree.path} holds {len(found)} classes instead of {contents.classes}; {_REMEDY}.",
+    )
     for name, files in found.items():
-        if len(files) != contents.images:
-            raise WarpgradError(
-                f"{tree.path}: class '{name}' has {len(files)} images instead of {contents.images}; {_REMEDY}."
-            )
+        require(
+            len(files) == contents.images,
+            f"{tree.path}: class '{name}' has {len(files)} images instead of {contents.images}; {_REMEDY}.",
+        )
     return roots.pop(), dict(sorted(found.items()))
 
 
-def _names(tree: Tree, root: str, splits: CifarSplits, split: str) -> list[str]:
+def _names(tree: FileTree, root: str, splits: CifarSplits, split: str) -> list[str]:
     file = f"{root}splits/{splits.folder}/{FILE_NAMES[split][0]}.txt"
-    if file not in tree.names:
-        raise WarpgradError(
-            f"{tree.path} has no {file}, which names the classes that {splits.name} puts into {split}: "
-            "add it, one class a line."
-        )
+    require(
+        file in tree.names,
+        f"{tree.path} has no {file}, which names the classes that {splits.name} puts into {split}: "
+        "add it, one class a line.",
+    )
     return lines_of(tree.read(file), f"{tree.path}: {file}")
 
 
-def _groups(tree: Tree, root: str, found: Mapping[str, list[str]]) -> dict[str, str]:
+def _groups(tree: FileTree, root: str, found: Mapping[str, list[str]]) -> dict[str, str]:
     """Class -> superclass; empty where the tree does not tell."""
     file = f"{root}superclasses.json"
     if file not in tree.names:

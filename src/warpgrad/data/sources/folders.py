@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from warpgrad.data.archives import Tree, open_tree
+from warpgrad.data.archives import FileTree, open_tree
 from warpgrad.data.pictures import ClassFiles, Progress, look, resized, stream
 from warpgrad.data.prepared import TITLES
 from warpgrad.data.splits import FILE_NAMES, SPLITS, check_splits, draw_splits, fractions, lines_of
 from warpgrad.data.store import ImageStore
 from warpgrad.data.writing import check_vacant, write
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 
 _REMEDY = "mend or remove that file"
 _SPLIT_OF = {name: split for split, names in FILE_NAMES.items() for name in names}
@@ -58,16 +58,18 @@ def prepare_folder(
     """
     source, destination = Path(source).expanduser(), Path(destination)
     check_vacant(destination)
-    if size is not None and size < 1:
-        raise WarpgradError(f"images of {size}×{size} cannot be made; size must be at least 1.")
-    if not re.fullmatch(r"[\w-][\w. -]*", name) or name in TITLES or name in TITLES.values():
-        raise WarpgradError(f"'{name}' cannot name a data set of one's own: choose a plain name of no public data set.")
-    if not source.exists():
-        raise WarpgradError(f"{source} does not exist: name a folder of class folders, or a zip of one.")
+    require(size is None or size >= 1, f"images of {size}×{size} cannot be made; size must be at least 1.")
+    require(
+        re.fullmatch(r"[\w-][\w. -]*", name) and name not in TITLES and name not in TITLES.values(),
+        f"'{name}' cannot name a data set of one's own: choose a plain name of no public data set.",
+    )
+    require(source.exists(), f"{source} does not exist: name a folder of class folders, or a zip of one.")
     with open_tree(source.resolve() if source.is_dir() else source) as tree:
         layout = read_layout(tree)
-        if layout.splits is not None and split_seed is not None:
-            raise WarpgradError(f"{source} tells its splits; a split seed would have no effect: leave it out.")
+        require(
+            layout.splits is None or split_seed is None,
+            f"{source} tells its splits; a split seed would have no effect: leave it out.",
+        )
         names = [item.name for item in layout.classes]
         seed = split_seed or 0
         splits = layout.splits or draw_splits(names, fractions(len(names), str(source)), "split", seed)
@@ -86,12 +88,11 @@ def prepare_folder(
         )
 
 
-def read_layout(tree: Tree) -> Layout:
+def read_layout(tree: FileTree) -> Layout:
     """Classes, their pictures and their splits, by the names of the files alone."""
     paths = _below_common(tree.names)
     pictures, left_out, texts = _sorted_out(paths)
-    if not pictures:
-        raise WarpgradError(f"{tree.path} holds no pictures in class folders: put each class into a folder of its own.")
+    require(pictures, f"{tree.path} holds no pictures in class folders: put each class into a folder of its own.")
     by_folder = {path[0] for path in pictures} <= set(_SPLIT_OF) and all(len(path) == 3 for path in pictures)
     depth = 3 if by_folder else 2
     if strange := next((name for path, name in pictures.items() if len(path) != depth), None):
@@ -153,7 +154,7 @@ def _sorted_out(
     return pictures, left_out, texts
 
 
-def _split_folders(tree: Tree, keys: list[tuple[str, ...]]) -> dict[str, list[str]]:
+def _split_folders(tree: FileTree, keys: list[tuple[str, ...]]) -> dict[str, list[str]]:
     splits: dict[str, list[str]] = {split: [] for split in SPLITS}
     for folder, name in sorted(keys):
         splits[_SPLIT_OF[folder]].append(name)
@@ -161,7 +162,7 @@ def _split_folders(tree: Tree, keys: list[tuple[str, ...]]) -> dict[str, list[st
     return splits
 
 
-def _split_files(tree: Tree, texts: dict[str, str], classes: set[str]) -> dict[str, list[str]] | None:
+def _split_files(tree: FileTree, texts: dict[str, str], classes: set[str]) -> dict[str, list[str]] | None:
     if not texts:
         return None
     if missing := [split for split in SPLITS if split not in texts]:
@@ -173,7 +174,7 @@ def _split_files(tree: Tree, texts: dict[str, str], classes: set[str]) -> dict[s
 
 
 def _look_through(
-    tree: Tree, classes: list[ClassFiles], size: int | None, looked: Progress | None
+    tree: FileTree, classes: list[ClassFiles], size: int | None, looked: Progress | None
 ) -> tuple[tuple[int, int], bool]:
     """Width and height of all images, and whether all are grey."""
     sides = (size, size) if size is not None else None
@@ -183,11 +184,11 @@ def _look_through(
             seen = look(tree.read(file), f"{tree.path}: {file}", _REMEDY)
             all_grey = all_grey and seen.grey
             sides = sides or seen.size
-            if size is None and seen.size != sides:
-                raise WarpgradError(
-                    f"{tree.path}: {file} is {seen.size[0]}×{seen.size[1]}, others are {sides[0]}×{sides[1]}: "
-                    "choose one size for all with --size."
-                )
+            require(
+                size is not None or seen.size == sides,
+                f"{tree.path}: {file} is {seen.size[0]}×{seen.size[1]}, others are {sides[0]}×{sides[1]}: "
+                "choose one size for all with --size.",
+            )
         if looked is not None:
             looked(done, len(classes))
     if sides is None:

@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from warpgrad.data.archives import Tree, files_fingerprint, find_tree, open_tree
+from warpgrad.data.archives import FileTree, files_fingerprint, find_tree, open_tree
 from warpgrad.data.pictures import ClassFiles, Progress, resized, stream, told
 from warpgrad.data.plain_pickle import load_plain, numbers_in, text
 from warpgrad.data.splits import FILE_NAMES, check_splits
 from warpgrad.data.store import Images, ImageStore
 from warpgrad.data.writing import ClassImages, check_vacant, write
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ def prepare_mini_imagenet(
         )
 
 
-def _tables(tree: Tree, contents: MiniContents) -> tuple[list[ClassFiles], dict[str, list[str]]]:
+def _tables(tree: FileTree, contents: MiniContents) -> tuple[list[ClassFiles], dict[str, list[str]]]:
     """The pictures of each class by the three tables; refused unless all are there."""
     train = file_of(_TABLE, "train")
     root = next((name.removesuffix(train) for name in tree.names if f"/{name}".endswith(f"/{train}")), None)
@@ -116,13 +116,11 @@ def _tables(tree: Tree, contents: MiniContents) -> tuple[list[ClassFiles], dict[
     splits: dict[str, list[str]] = {}
     for split in contents.sizes:
         name = root + file_of(_TABLE, split)
-        if name not in there:
-            raise WarpgradError(f"{tree.path} has no {name}: get it from {ORIGIN}.")
+        require(name in there, f"{tree.path} has no {name}: get it from {ORIGIN}.")
         found: dict[str, list[str]] = {}
         for picture, label in _rows(tree.read(name), f"{tree.path}: {name}"):
             file = f"{root}images/{picture}"
-            if file not in there:
-                raise WarpgradError(f"{tree.path} has no {file}, which {name} names: put the pictures into images/.")
+            require(file in there, f"{tree.path} has no {file}, which {name} names: put the pictures into images/.")
             found.setdefault(label, []).append(file)
         splits[split] = sorted(found)
         _check_counts(found, contents.images, f"{tree.path}: {name}")
@@ -135,11 +133,15 @@ def _tables(tree: Tree, contents: MiniContents) -> tuple[list[ClassFiles], dict[
 def _rows(raw: bytes, where: str) -> Iterator[tuple[str, str]]:
     try:
         table = csv.DictReader(io.StringIO(raw.decode("utf-8-sig")), skipinitialspace=True)
-        if not {"filename", "label"} <= set(table.fieldnames or ()):
-            raise WarpgradError(f"{where} has no columns filename and label: get it from {ORIGIN}.")
+        require(
+            {"filename", "label"} <= set(table.fieldnames or ()),
+            f"{where} has no columns filename and label: get it from {ORIGIN}.",
+        )
         for row in table:
-            if not row["filename"] or not row["label"]:
-                raise WarpgradError(f"{where}, line {table.line_num} names no picture and class: get it from {ORIGIN}.")
+            require(
+                row["filename"] and row["label"],
+                f"{where}, line {table.line_num} names no picture and class: get it from {ORIGIN}.",
+            )
             yield row["filename"], row["label"]
     except (UnicodeDecodeError, csv.Error) as failure:
         raise WarpgradError(f"{where} is no readable table ({failure}): get it from {ORIGIN}.") from failure
@@ -181,20 +183,22 @@ def _read_pickle(path: Path, contents: MiniContents) -> tuple[Images, dict[str, 
     images, table = fields.get("image_data"), fields.get("class_dict")
     if not isinstance(images, np.ndarray) or not isinstance(table, dict):
         raise WarpgradError(f"{path} has no array 'image_data' and dict 'class_dict': get it from {ORIGIN}.")
-    if images.dtype != np.uint8 or images.shape[1:] != (SIDE, SIDE, 3):
-        raise WarpgradError(
-            f"{path}: image_data is {images.dtype} {images.shape} instead of uint8 [n, {SIDE}, {SIDE}, 3]: {FOLDERS}."
-        )
+    require(
+        images.dtype == np.uint8 and images.shape[1:] == (SIDE, SIDE, 3),
+        f"{path}: image_data is {images.dtype} {images.shape} instead of uint8 [n, {SIDE}, {SIDE}, 3]: {FOLDERS}.",
+    )
     members = {text(name): numbers_in(places) or [] for name, places in table.items()}
     _check_counts(members, contents.images, str(path))
-    if sorted(itertools.chain(*members.values())) != list(range(len(images))):
-        raise WarpgradError(f"{path}: class_dict does not give every image one class: get it from {ORIGIN}.")
+    require(
+        sorted(itertools.chain(*members.values())) == list(range(len(images))),
+        f"{path}: class_dict does not give every image one class: get it from {ORIGIN}.",
+    )
     return images, members
 
 
 def _check_counts(found: Mapping[str, list[str] | list[int]], images: int, where: str) -> None:
     for name, members in found.items():
-        if not len(members) == len(set(members)) == images:
-            raise WarpgradError(
-                f"{where}: class '{name}' has {len(set(members))} images instead of {images}: get it from {ORIGIN}."
-            )
+        require(
+            len(members) == len(set(members)) == images,
+            f"{where}: class '{name}' has {len(set(members))} images instead of {images}: get it from {ORIGIN}.",
+        )

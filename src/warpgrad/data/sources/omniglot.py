@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from warpgrad.data.archives import Limits, Tree, find_archives, open_tree
+from warpgrad.data.archives import FileTree, Limits, find_archives, open_tree
 from warpgrad.data.download import download
 from warpgrad.data.pictures import UNREADABLE, Progress, told
 from warpgrad.data.splits import draw_splits
 from warpgrad.data.store import Images, ImageStore
 from warpgrad.data.writing import ClassImages, check_vacant, write
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 
 Contents = Mapping[str, Mapping[str, int]]
 """Archive -> alphabet -> number of characters."""
@@ -97,7 +97,7 @@ _SHA256 = {
 _LIMITS = Limits(files=100_000, file_bytes=1 << 20, total_bytes=256 << 20)
 _DRAWING = re.compile(r"([^/]+)/([^/]+)/(character\d+)/(\d+)_(\d+)\.png")
 
-Drawings = dict[tuple[str, str], tuple[Tree, list[str]]]
+Drawings = dict[tuple[str, str], tuple[FileTree, list[str]]]
 """(alphabet, character) -> the tree that holds its drawings, and their names in the order of the drawers."""
 
 
@@ -148,8 +148,7 @@ def prepare_with_splits(
     """`prepare_omniglot` under a `name`, with the splits that `splits(all classes)` makes and a `note` about them."""
     destination = Path(destination)
     check_vacant(destination)
-    if size < 1:
-        raise WarpgradError(f"images of {size}×{size} cannot be made; size must be at least 1.")
+    require(size >= 1, f"images of {size}×{size} cannot be made; size must be at least 1.")
     places = find_archives(list(contents), subfolder="omniglot", folder=source, origin=ORIGIN)
     with ExitStack() as stack:
         drawings: Drawings = {}
@@ -171,29 +170,22 @@ def prepare_with_splits(
         )
 
 
-def _complete(tree: Tree, archive: str, alphabets: Mapping[str, int]) -> Drawings:
+def _complete(tree: FileTree, archive: str, alphabets: Mapping[str, int]) -> Drawings:
     """Sort the drawings of one archive by character; refuse it, by name of what is amiss, unless all are there."""
+
+    def check(condition: object, why: str) -> None:
+        require(condition, f"{tree.path} {why}; get {archive}.zip from {ORIGIN}.")
+
     found: dict[tuple[str, str], dict[int, str]] = {}
     for name in tree.names:
         # Anything that is no drawing of this archive (a note, an icon left by a file manager) is not looked at.
         if (match := _DRAWING.fullmatch(name)) and match[1] == archive:
-            numbered = found.setdefault((match[2], match[3]), {})
-            if (number := int(match[5])) in numbered:
-                raise WarpgradError(
-                    f"{tree.path} holds a drawing twice, as {numbered[number]} and {name}; "
-                    f"get {archive}.zip from {ORIGIN}."
-                )
+            numbered, number = found.setdefault((match[2], match[3]), {}), int(match[5])
+            check(number not in numbered, f"holds a drawing twice, as {numbered.get(number)} and {name}")
             numbered[number] = name
-    if not found:
-        raise WarpgradError(
-            f"{tree.path} is not Omniglot's {archive}: it holds no {archive}/<alphabet>/<character>/<drawing>.png; "
-            f"get {archive}.zip from {ORIGIN}."
-        )
-    if strange := sorted({alphabet for alphabet, _ in found} - set(alphabets)):
-        raise WarpgradError(
-            f"{tree.path} holds the alphabet '{strange[0]}', which is not in Omniglot's {archive}; "
-            f"get {archive}.zip from {ORIGIN}."
-        )
+    check(found, f"is not Omniglot's {archive}: it holds no {archive}/<alphabet>/<character>/<drawing>.png")
+    strange = sorted({alphabet for alphabet, _ in found} - set(alphabets))
+    check(not strange, f"holds the alphabet '{', '.join(strange[:1])}', which is not in Omniglot's {archive}")
     expected = {
         (alphabet, f"character{number:02d}") for alphabet, count in alphabets.items() for number in range(1, count + 1)
     }
@@ -201,18 +193,11 @@ def _complete(tree: Tree, archive: str, alphabets: Mapping[str, int]) -> Drawing
     for alphabet, character in sorted(expected & set(found)):
         absent = sorted(set(range(1, DRAWINGS + 1)) - set(found[alphabet, character]))
         missing += [f"{alphabet}/{character} drawing {number:02d}" for number in absent]
+    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+    check(not missing, f"is incomplete: {', '.join(missing[:3])}{more} missing")
     extra = sorted(set(found) - expected)
     extra += [key for key in sorted(expected & set(found)) if len(found[key]) > DRAWINGS]
-    if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise WarpgradError(
-            f"{tree.path} is incomplete: {', '.join(missing[:3])}{more} missing; get {archive}.zip from {ORIGIN}."
-        )
-    if extra:
-        raise WarpgradError(
-            f"{tree.path} holds more than Omniglot's {archive} does, in {'/'.join(extra[0])}; "
-            f"get {archive}.zip from {ORIGIN}."
-        )
+    check(not extra, f"holds more than Omniglot's {archive} does, in {', '.join(map('/'.join, extra[:1]))}")
     return {key: (tree, [names[number] for number in sorted(names)]) for key, names in sorted(found.items())}
 
 
@@ -223,7 +208,7 @@ def _classes(drawings: Drawings, size: int) -> list[ClassImages]:
     ]
 
 
-def _read(tree: Tree, names: Sequence[str], size: int) -> Images:
+def _read(tree: FileTree, names: Sequence[str], size: int) -> Images:
     return np.stack([ink(tree.read(name), size, f"{tree.path}: {name}") for name in names])[:, None]
 
 
@@ -231,21 +216,20 @@ def ink(encoded: bytes, size: int, where: str) -> Images:
     """A published drawing as uint8 [size, size], ink 255 on paper 0, resized with an antialiasing filter."""
     try:
         with Image.open(io.BytesIO(encoded), formats=["PNG"]) as image:
-            if image.size != (SIDE, SIDE):
-                raise WarpgradError(
-                    f"{where} is {image.size[0]}×{image.size[1]} instead of {SIDE}×{SIDE}: "
-                    f"get the archives from {ORIGIN}."
-                )
+            require(
+                image.size == (SIDE, SIDE),
+                f"{where} is {image.size[0]}×{image.size[1]} instead of {SIDE}×{SIDE}: get the archives from {ORIGIN}.",
+            )
             grey = image.convert("L")
     except WarpgradError:
         raise
     except UNREADABLE as failure:
         raise WarpgradError(f"{where} is no readable PNG ({failure}): get the archives from {ORIGIN}.") from failure
     drawing = 255 - np.asarray(grey)
-    if not 0 < int(drawing.sum(dtype=np.int64)) < drawing.size * 255 // 2:
-        raise WarpgradError(
-            f"{where} is blank or mostly ink; drawings are black on white: get the archives from {ORIGIN}."
-        )
+    require(
+        0 < int(drawing.sum(dtype=np.int64)) < drawing.size * 255 // 2,
+        f"{where} is blank or mostly ink; drawings are black on white: get the archives from {ORIGIN}.",
+    )
     inverted = Image.fromarray(drawing)
     return np.asarray(inverted.resize((size, size), Image.Resampling.LANCZOS))
 

@@ -24,7 +24,7 @@ from warpgrad.data.sources.mini_imagenet import FOLDERS, LICENCE, SHAPE, SIDE, f
 from warpgrad.data.splits import check_groups_apart, check_splits
 from warpgrad.data.store import Images, ImageStore
 from warpgrad.data.writing import ClassImages, check_vacant, write
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 
 ORIGIN = (
     "those who distribute tieredImageNet ({train,val,test}_images_png.pkl and _labels.pkl, "
@@ -120,17 +120,19 @@ def _read_labels(path: Path) -> _Labels:
     fields = {text(key): item for key, item in value.items()} if isinstance(value, dict) else {}
     specific, names = _numbered(fields, "label_specific", path)
     general, titles = _numbered(fields, "label_general", path)
-    if len(specific) != len(general):
-        raise WarpgradError(f"{path} labels {len(specific)} images by class and {len(general)} by superclass.")
+    require(
+        len(specific) == len(general),
+        f"{path} labels {len(specific)} images by class and {len(general)} by superclass.",
+    )
     places: dict[str, Integers] = {}
     groups: dict[str, str] = {}
     for number in np.unique(specific).tolist():
         chosen = np.flatnonzero(specific == number)
         above = np.unique(general[chosen])
-        if len(above) != 1:
-            raise WarpgradError(
-                f"{path} puts the class '{names[number]}' into {len(above)} superclasses: get it from {ORIGIN}."
-            )
+        require(
+            len(above) == 1,
+            f"{path} puts the class '{names[number]}' into {len(above)} superclasses: get it from {ORIGIN}.",
+        )
         title = titles[int(above[0])]
         # ImageNet has two cranes and two maillots: superclass and, where that is one too, number tell them apart.
         name = f"{title}/{names[number]}"
@@ -141,11 +143,13 @@ def _read_labels(path: Path) -> _Labels:
 
 def _numbered(fields: Mapping[str, Any], key: str, path: Path) -> tuple[Integers, list[str]]:
     """The number of each image, and the names that the numbers stand for."""
-    numbers, names = numbers_in(fields.get(key)), fields.get(f"{key}_str")
+    numbers, names = numbers_in(fields.get(key)) or [], fields.get(f"{key}_str")
     if not numbers or not isinstance(names, list):
-        raise WarpgradError(f"{path} has no whole numbers '{key}' and list '{key}_str': get it from {ORIGIN}.")
-    if not 0 <= min(numbers) <= max(numbers) < len(names):
-        raise WarpgradError(f"{path}: '{key}' has numbers that '{key}_str' does not name: get it from {ORIGIN}.")
+        raise WarpgradError(f"{path} has no integers '{key}' and list '{key}_str': get it from {ORIGIN}.")
+    require(
+        0 <= min(numbers) <= max(numbers) < len(names),
+        f"{path}: '{key}' has numbers that '{key}_str' does not name: get it from {ORIGIN}.",
+    )
     return np.array(numbers), [text(name) for name in names]
 
 

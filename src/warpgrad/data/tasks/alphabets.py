@@ -6,23 +6,22 @@ gives every method the same alphabets, the same 20 characters of each, and the s
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from warpgrad.data.store import ImageStore
-from warpgrad.data.tasks.episodes import Classification, ImageBatch
+from warpgrad.data.tasks.episodes import BatchedClassification, ImageBatch
 from warpgrad.data.transform import AffineRange, random_affine
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.keys import fold, generator
 from warpgrad.tasks.supervised import TaskList
 
 
-class AlphabetTask(Classification):
+class AlphabetTask(BatchedClassification):
     """Tell the characters of one alphabet apart.
 
     L_task and L_meta are the same negative log-likelihood on different batches: both from all training drawings, or
@@ -52,44 +51,31 @@ class AlphabetTask(Classification):
         """
         self.name = data.name
         per_character = len(data.train_images) // len(data.characters)
-        if batch_size < 1:
-            raise WarpgradError(f"batch_size={batch_size}: a batch of alphabet '{data.name}' needs at least 1 drawing.")
-        if not 0 <= meta_drawings < per_character:
-            raise WarpgradError(
-                f"meta_drawings={meta_drawings}: each character of alphabet '{data.name}' has {per_character} training "
-                "drawings, and at least one must be left to adapt to."
-            )
-        self.batch_size = batch_size
-        self.seed = seed
-        self._ranges = ranges or AffineRange()
-        self._images = data.train_images.to(device)
-        self._labels = data.train_labels.to(device)
+        require(
+            batch_size >= 1, f"batch_size={batch_size}: a batch of alphabet '{data.name}' needs at least 1 drawing."
+        )
+        require(
+            0 <= meta_drawings < per_character,
+            f"meta_drawings={meta_drawings}: each character of alphabet '{data.name}' has {per_character} training "
+            "drawings, and at least one must be left to adapt to.",
+        )
+        self.batch_size, self.seed, self._ranges = batch_size, seed, ranges or AffineRange()
+        self._images, self._labels = data.train_images.to(device), data.train_labels.to(device)
         self._test = (data.test_images.to(device), data.test_labels.to(device))
-        place = torch.arange(len(data.train_images)) % per_character
         every = torch.arange(len(data.train_images))
-        self._adapt_places = every[place < per_character - meta_drawings]
-        self._meta_places = every[place >= per_character - meta_drawings] if meta_drawings else every
+        adapted = every % per_character < per_character - meta_drawings
+        self._places = {"adapt": every[adapted], "meta": every[~adapted] if meta_drawings else every}
 
-    def adapt_batch(self, k: int) -> ImageBatch:
-        return self._draw(self._adapt_places, k, "adapt")
-
-    def meta_batch(self, k: int) -> ImageBatch:
-        return self._draw(self._meta_places, k, "meta")
+    def batch(self, k: int, role: Literal["adapt", "meta"]) -> ImageBatch:
+        places = self._places[role]
+        drawn = torch.randint(len(places), (self.batch_size,), generator=generator(self.seed, k, role))
+        chosen = places[drawn].to(self._images.device)
+        images = random_affine(self._images[chosen], fold(self.seed, k, role), self._ranges)
+        return images, self._labels[chosen]
 
     def test_batches(self) -> Iterable[ImageBatch]:
         images, labels = self._test
         yield random_affine(images, fold(self.name, "test"), self._ranges), labels
-
-    def with_seed(self, seed: int) -> AlphabetTask:
-        other = copy.copy(self)
-        other.seed = seed
-        return other
-
-    def _draw(self, places: Tensor, k: int, role: str) -> ImageBatch:
-        draw = generator(self.seed, k, role)
-        chosen = places[torch.randint(len(places), (self.batch_size,), generator=draw)].to(self._images.device)
-        images = random_affine(self._images[chosen], fold(self.seed, k, role), self._ranges)
-        return images, self._labels[chosen]
 
 
 def alphabet_tasks(
@@ -125,8 +111,10 @@ class AlphabetProtocol:
     """Alphabets for meta-testing."""
 
     def __post_init__(self) -> None:
-        if min(self.characters, self.train_drawings, self.test_drawings, self.held_out) < 1:
-            raise WarpgradError(f"{self} makes no task: each of its numbers must be at least 1.")
+        require(
+            min(self.characters, self.train_drawings, self.test_drawings, self.held_out) >= 1,
+            f"{self} makes no task: each of its numbers must be at least 1.",
+        )
 
 
 @dataclass(frozen=True)
@@ -151,12 +139,11 @@ def split_alphabets(
     usable = usable_alphabets(store, protocol)
     rest = len(usable) - protocol.held_out
     there = f"{store.header.name} has {len(usable)} alphabets with {protocol.characters} characters or more"
-    if rest < 1:
-        raise WarpgradError(f"{there}: too few to hold out {protocol.held_out} and meta-train on the others.")
-    if not 1 <= tasks <= rest:
-        raise WarpgradError(
-            f"{there}; with {protocol.held_out} held out there can be 1 to {rest} meta-training tasks, not {tasks}."
-        )
+    require(rest >= 1, f"{there}: too few to hold out {protocol.held_out} and meta-train on the others.")
+    require(
+        1 <= tasks <= rest,
+        f"{there}; with {protocol.held_out} held out there can be 1 to {rest} meta-training tasks, not {tasks}.",
+    )
     order = _shuffled(usable, seed, "alphabets")
     test, remaining = order[: protocol.held_out], order[protocol.held_out :]
     return AlphabetSplit(seed, tuple(remaining[:tasks]), tuple(remaining[tasks:]), tuple(test))
@@ -185,9 +172,7 @@ class Alphabets:
     """The data of a store's alphabets under one seed; each alphabet is read once and kept (a third of a MB)."""
 
     def __init__(self, store: ImageStore, seed: int, protocol: AlphabetProtocol | None = None) -> None:
-        self.store = store
-        self.seed = seed
-        self.protocol = protocol or AlphabetProtocol()
+        self.store, self.seed, self.protocol = store, seed, protocol or AlphabetProtocol()
         self._members = store.members()
         self._kept: dict[str, AlphabetData] = {}
 
@@ -202,11 +187,11 @@ class Alphabets:
 
     def _read(self, name: str) -> AlphabetData:
         members = self._members.get(name, ())
-        if len(members) < self.protocol.characters:
-            raise WarpgradError(
-                f"{self.store.header.name} has {len(members)} characters of alphabet '{name}'; "
-                f"{self.protocol.characters} are needed."
-            )
+        require(
+            len(members) >= self.protocol.characters,
+            f"{self.store.header.name} has {len(members)} characters of alphabet '{name}'; "
+            f"{self.protocol.characters} are needed.",
+        )
         chosen = _shuffled(members, self.seed, "characters", name)[: self.protocol.characters]
         pairs = [self._drawings(class_index) for class_index in chosen]
         labels = torch.arange(len(chosen))
@@ -222,11 +207,11 @@ class Alphabets:
     def _drawings(self, class_index: int) -> tuple[Tensor, Tensor]:
         name, there = self.store.classes[class_index], self.store.count(class_index)
         train, test = self.protocol.train_drawings, self.protocol.test_drawings
-        if there < train + test:
-            raise WarpgradError(
-                f"character '{name}' of {self.store.header.name} has {there} drawings; "
-                f"{train} to train and {test} to test are needed."
-            )
+        require(
+            there >= train + test,
+            f"character '{name}' of {self.store.header.name} has {there} drawings; "
+            f"{train} to train and {test} to test are needed.",
+        )
         order = _shuffled(range(there), self.seed, "drawings", name)
         images = self.store.images(class_index, order[: train + test])
         return images[:train], images[train:]

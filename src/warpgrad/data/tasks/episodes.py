@@ -6,9 +6,14 @@ each class, the first K of them the support set, the next L the query set.
 
 from __future__ import annotations
 
+import copy
+import math
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
+from typing import Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +21,7 @@ from torch import Tensor
 
 from warpgrad.data.store import ImageStore
 from warpgrad.data.transform import to_float
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Task, TaskFamily
@@ -43,6 +48,27 @@ class Classification(Task):
         }
 
 
+class BatchedClassification(Classification):
+    """Random batches, a function of the seed, the step and the role; `batch(k, role)` is the subclass's."""
+
+    seed: int
+
+    @abstractmethod
+    def batch(self, k: int, role: Literal["adapt", "meta"]) -> ImageBatch:
+        """The batch of step k to adapt to, or to take the meta-loss on."""
+
+    def adapt_batch(self, k: int) -> ImageBatch:
+        return self.batch(k, "adapt")
+
+    def meta_batch(self, k: int) -> ImageBatch:
+        return self.batch(k, "meta")
+
+    def with_seed(self, seed: int) -> Self:
+        other = copy.copy(self)
+        other.seed = seed
+        return other
+
+
 SAMPLE = 50
 """Images of each training class, evenly spaced, from which the channels' mean and deviation are taken."""
 
@@ -59,9 +85,7 @@ class FewShotImages:
     def __init__(
         self, store: ImageStore, device: torch.device | str = "cpu", preload_bytes: int = PRELOAD_BYTES
     ) -> None:
-        self.store = store
-        self.device = torch.device(device)
-        self.preload_bytes = preload_bytes
+        self.store, self.device, self.preload_bytes = store, torch.device(device), preload_bytes
         self._splits: dict[str, SplitImages] = {}
 
     @cached_property
@@ -100,17 +124,13 @@ class SplitImages:
     """The images of one split: one uint8 tensor in memory where they fit, else read from the file when asked for."""
 
     def __init__(self, images: FewShotImages, name: str) -> None:
-        self.images = images
-        self.name = name
+        self.images, self.name = images, name
         store = images.store
         self.classes = store.split(name)
         self.counts = [store.count(class_index) for class_index in self.classes]
-        self._offsets = [0]
-        for count in self.counts:
-            self._offsets.append(self._offsets[-1] + count)
-        channels, height, width = store.shape
+        self._offsets = [*accumulate(self.counts, initial=0)]
         self._pixels: Tensor | None = None
-        if self._offsets[-1] * channels * height * width <= images.preload_bytes:
+        if self._offsets[-1] * math.prod(store.shape) <= images.preload_bytes:
             self._pixels = torch.cat([store.images(class_index) for class_index in self.classes]).to(images.device)
 
     def take(self, place: int, chosen: Tensor) -> Tensor:
@@ -130,20 +150,16 @@ class EpisodeShape:
 
     def __post_init__(self) -> None:
         for name, least in (("ways", 2), ("shots", 1), ("query", 1)):
-            if getattr(self, name) < least:
-                raise WarpgradError(f"{name}={getattr(self, name)}: an episode needs at least {least}.")
+            require(getattr(self, name) >= least, f"{name}={getattr(self, name)}: an episode needs at least {least}.")
 
 
-class EpisodeTask(Classification):
+class FewShotTask(Classification):
     """Tell N classes apart after seeing K images of each. The support set is the batch of every adaptation step, the
     query set that of every meta-loss, and the test."""
 
     def __init__(self, name: str, support: ImageBatch, query: ImageBatch, classes: tuple[str, ...]) -> None:
-        self.name = name
-        self.support = support
-        self.query = query
-        self.classes = classes
-        self.stack_key = (EpisodeTask, support[0].shape, query[0].shape)
+        self.name, self.support, self.query, self.classes = name, support, query, classes
+        self.stack_key = (FewShotTask, support[0].shape, query[0].shape)
 
     def adapt_batch(self, k: int) -> ImageBatch:
         del k
@@ -157,7 +173,7 @@ class EpisodeTask(Classification):
         yield self.query
 
 
-class EpisodeFamily(TaskFamily):
+class FewShotFamily(TaskFamily):
     """All episodes of one split."""
 
     def __init__(
@@ -180,10 +196,7 @@ class EpisodeFamily(TaskFamily):
             dtype: Of the images.
         """
         self.source = images.split(split)
-        self.shape = shape
-        self.rotations = rotations
-        self.flips = flips
-        self.dtype = dtype
+        self.shape, self.rotations, self.flips, self.dtype = shape, rotations, flips, dtype
         self._check(images.store)
 
     @property
@@ -191,23 +204,22 @@ class EpisodeFamily(TaskFamily):
         """How many classes an episode draws from."""
         return len(self.source.classes) * (TURNS if self.rotations else 1)
 
-    def sample(self, seed: int) -> EpisodeTask:
+    def sample(self, seed: int) -> FewShotTask:
         return self._episode(f"{self.source.name} episode", seed)
 
-    def episode(self, index: int) -> EpisodeTask:
+    def episode(self, index: int) -> FewShotTask:
         """Episode number `index` of the split: the same for every method, seed and machine."""
         return self._episode(f"{self.source.name} episode {index}", fold("episode", index))
 
-    def episodes(self, count: int) -> Iterator[EpisodeTask]:
+    def episodes(self, count: int) -> Iterator[FewShotTask]:
         """The first `count` of them, one in memory at a time."""
         return (self.episode(index) for index in range(count))
 
-    def _episode(self, name: str, seed: int) -> EpisodeTask:
+    def _episode(self, name: str, seed: int) -> FewShotTask:
         shape, source, store = self.shape, self.source, self.source.images.store
         draw = generator(source.name, seed)
         names: list[str] = []
-        support: list[Tensor] = []
-        query: list[Tensor] = []
+        chosen: list[Tensor] = []
         for label in torch.randperm(self.classes, generator=draw)[: shape.ways].tolist():
             place, turns = divmod(label, TURNS) if self.rotations else (label, 0)
             order = torch.randperm(source.counts[place], generator=draw)[: shape.shots + shape.query]
@@ -217,10 +229,12 @@ class EpisodeFamily(TaskFamily):
             if self.flips:
                 mirrored = torch.rand(len(images), generator=draw) < 0.5
                 images = torch.where(mirrored.to(images.device)[:, None, None, None], images.flip(3), images)
-            support.append(images[: shape.shots])
-            query.append(images[shape.shots :])
+            chosen.append(images)
             names.append(store.classes[source.classes[place]] + (f" turned {90 * turns}°" if turns else ""))
-        return EpisodeTask(name, self._batch(support), self._batch(query), tuple(names))
+        support, query = (
+            [images[part] for images in chosen] for part in (slice(shape.shots), slice(shape.shots, None))
+        )
+        return FewShotTask(name, self._batch(support), self._batch(query), tuple(names))
 
     def _batch(self, of_classes: list[Tensor]) -> ImageBatch:
         images = self.source.images.normalised(torch.cat(of_classes), self.dtype)
@@ -229,18 +243,18 @@ class EpisodeFamily(TaskFamily):
 
     def _check(self, store: ImageStore) -> None:
         data, split, shape = store.header.name, self.source.name, self.shape
-        if self.classes < shape.ways:
-            raise WarpgradError(
-                f"split '{split}' of {data} has {self.classes} classes, too few for {shape.ways} ways; ask for fewer."
-            )
+        require(
+            self.classes >= shape.ways,
+            f"split '{split}' of {data} has {self.classes} classes, too few for {shape.ways} ways; ask for fewer.",
+        )
         fewest = min(range(len(self.source.counts)), key=self.source.counts.__getitem__)
-        if self.source.counts[fewest] < shape.shots + shape.query:
-            raise WarpgradError(
-                f"class '{store.classes[self.source.classes[fewest]]}' of {data} ({split}) has "
-                f"{self.source.counts[fewest]} images, too few for {shape.shots} shots and {shape.query} query images; "
-                "ask for fewer."
-            )
-        if self.rotations and store.shape[1] != store.shape[2]:
-            raise WarpgradError(
-                f"images of {data} are not square, so turning them changes their shape; leave rotations off."
-            )
+        require(
+            self.source.counts[fewest] >= shape.shots + shape.query,
+            f"class '{store.classes[self.source.classes[fewest]]}' of {data} ({split}) has "
+            f"{self.source.counts[fewest]} images, too few for {shape.shots} shots and {shape.query} query images; "
+            "ask for fewer.",
+        )
+        require(
+            not self.rotations or store.shape[1] == store.shape[2],
+            f"images of {data} are not square, so turning them changes their shape; leave rotations off.",
+        )

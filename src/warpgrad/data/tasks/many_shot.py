@@ -7,16 +7,16 @@ stay bytes in the store until they are in a batch, so a task of thousands of lar
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from warpgrad.data.store import ImageStore
-from warpgrad.data.tasks.episodes import Classification, FewShotImages, ImageBatch, SplitImages
-from warpgrad.errors import WarpgradError
+from warpgrad.data.tasks.episodes import BatchedClassification, FewShotImages, ImageBatch, SplitImages
+from warpgrad.errors import require
 from warpgrad.keys import fold, generator
 from warpgrad.tasks.base import TaskFamily
 
@@ -38,13 +38,14 @@ class ManyShotShape:
 
     def __post_init__(self) -> None:
         for name, least in (("ways", 2), ("shots", 1), ("test", 1), ("batch_size", 1), ("meta_images", 0)):
-            if getattr(self, name) < least:
-                raise WarpgradError(f"{name}={getattr(self, name)}: a many-shot task needs at least {least}.")
-        if self.meta_images >= self.shots:
-            raise WarpgradError(
-                f"meta_images={self.meta_images} of {self.shots} shots: at least one image of each class must be left "
-                "to adapt to."
+            require(
+                getattr(self, name) >= least, f"{name}={getattr(self, name)}: a many-shot task needs at least {least}."
             )
+        require(
+            self.meta_images < self.shots,
+            f"meta_images={self.meta_images} of {self.shots} shots: at least one image of each class must be left "
+            "to adapt to.",
+        )
 
     def training_images(self, count: int) -> int:
         """How many of a class of `count` images are for training."""
@@ -65,7 +66,7 @@ class Chosen:
         return Chosen(self.labels[index], self.images[index])
 
 
-class ManyShotTask(Classification):
+class ManyShotTask(BatchedClassification):
     """Tell N classes apart. L_task and L_meta are the same negative log-likelihood on different random batches, drawn
     from all training images whatever their class; the test batches are the held-out images."""
 
@@ -94,42 +95,28 @@ class ManyShotTask(Classification):
             seed: Keys the batches.
             dtype: Of the images in a batch.
         """
-        self.name = name
-        self.source = source
-        self.places = places
+        self.name, self.source, self.places = name, source, places
         self.adapt_images, self.meta_images, self.test_images = adapt, meta, test
-        self.batch_size = batch_size
-        self.seed = seed
-        self.dtype = dtype
+        self.batch_size, self.seed, self.dtype = batch_size, seed, dtype
 
     @property
     def classes(self) -> tuple[str, ...]:
         store = self.source.images.store
         return tuple(store.classes[self.source.classes[place]] for place in self.places)
 
-    def adapt_batch(self, k: int) -> ImageBatch:
-        return self._draw(self.adapt_images, k, "adapt")
-
-    def meta_batch(self, k: int) -> ImageBatch:
-        return self._draw(self.meta_images, k, "meta")
+    def batch(self, k: int, role: Literal["adapt", "meta"]) -> ImageBatch:
+        chosen = self.adapt_images if role == "adapt" else self.meta_images
+        drawn = torch.randint(len(chosen), (self.batch_size,), generator=generator(self.seed, k, role))
+        return self._read(chosen[drawn])
 
     def test_batches(self) -> Iterable[ImageBatch]:
         # Of equal size, because scores are averaged over batches.
         count = len(self.test_images)
         size = max(size for size in range(1, min(count, TEST_BATCH) + 1) if count % size == 0)
         for begin in range(0, count, size):
-            yield self._batch(self.test_images[torch.arange(begin, begin + size)])
+            yield self._read(self.test_images[torch.arange(begin, begin + size)])
 
-    def with_seed(self, seed: int) -> ManyShotTask:
-        other = copy.copy(self)
-        other.seed = seed
-        return other
-
-    def _draw(self, chosen: Chosen, k: int, role: str) -> ImageBatch:
-        draw = generator(self.seed, k, role)
-        return self._batch(chosen[torch.randint(len(chosen), (self.batch_size,), generator=draw)])
-
-    def _batch(self, chosen: Chosen) -> ImageBatch:
+    def _read(self, chosen: Chosen) -> ImageBatch:
         """Read class by class, then put back into the order asked for."""
         order = chosen.labels.argsort(stable=True)
         parts = [
@@ -155,8 +142,7 @@ class ManyShotFamily(TaskFamily):
             dtype: Of the images in a batch.
         """
         self.source = images.split(split)
-        self.shape = shape
-        self.dtype = dtype
+        self.shape, self.dtype = shape, dtype
         self._check(images.store)
 
     def sample(self, seed: int) -> ManyShotTask:
@@ -174,23 +160,21 @@ class ManyShotFamily(TaskFamily):
         shape, source = self.shape, self.source
         draw = generator(source.name, "many-shot", seed)
         places = torch.randperm(len(source.classes), generator=draw)[: shape.ways].tolist()
-        adapt: list[Tensor] = []
-        meta: list[Tensor] = []
-        test: list[Tensor] = []
+        parts: list[tuple[Tensor, Tensor, Tensor]] = []
         for place in places:
             order = torch.randperm(source.counts[place], generator=draw)
             training = shape.training_images(source.counts[place])
             kept = training - shape.meta_images
-            adapt.append(order[:kept])
-            meta.append(order[kept:training] if shape.meta_images else order[:kept])
-            test.append(order[training : training + shape.test])
+            meta = order[kept:training] if shape.meta_images else order[:kept]
+            parts.append((order[:kept], meta, order[training : training + shape.test]))
+        adapt, of_meta, test = (_labelled(list(part)) for part in zip(*parts, strict=True))
         return ManyShotTask(
             name,
             source,
             places,
-            adapt=_labelled(adapt),
-            meta=_labelled(meta),
-            test=_labelled(test),
+            adapt=adapt,
+            meta=of_meta,
+            test=test,
             batch_size=shape.batch_size,
             seed=seed,
             dtype=self.dtype,
@@ -198,18 +182,18 @@ class ManyShotFamily(TaskFamily):
 
     def _check(self, store: ImageStore) -> None:
         data, split, shape = store.header.name, self.source.name, self.shape
-        if len(self.source.classes) < shape.ways:
-            raise WarpgradError(
-                f"split '{split}' of {data} has {len(self.source.classes)} classes, too few for {shape.ways} ways; ask "
-                "for fewer."
-            )
+        require(
+            len(self.source.classes) >= shape.ways,
+            f"split '{split}' of {data} has {len(self.source.classes)} classes, too few for {shape.ways} ways; ask "
+            "for fewer.",
+        )
         fewest = min(range(len(self.source.counts)), key=self.source.counts.__getitem__)
-        if shape.training_images(self.source.counts[fewest]) <= shape.meta_images:
-            raise WarpgradError(
-                f"class '{store.classes[self.source.classes[fewest]]}' of {data} ({split}) has "
-                f"{self.source.counts[fewest]} images; {shape.test} test images and {shape.meta_images} for the "
-                "meta-loss leave none to adapt to; ask for fewer."
-            )
+        require(
+            shape.training_images(self.source.counts[fewest]) > shape.meta_images,
+            f"class '{store.classes[self.source.classes[fewest]]}' of {data} ({split}) has "
+            f"{self.source.counts[fewest]} images; {shape.test} test images and {shape.meta_images} for the "
+            "meta-loss leave none to adapt to; ask for fewer.",
+        )
 
 
 def _labelled(of_classes: list[Tensor]) -> Chosen:

@@ -254,15 +254,13 @@ TABLES = (
 )
 
 
-class ContinualDeclaration(Declaration[ContinualConfig]):
-    name = "continual"
-    section = "§4.3 (c.2), App. J"
-    summary = "a warp that is meta-learned to prevent forgetting"
-    methods = METHODS
-    presets: Mapping[str, ContinualConfig] = PRESETS
-    tables = TABLES
-    spaces = SPACES
-    sweep_metric = "sequential/loss/final"
-
-
-DECLARATION = ContinualDeclaration()
+DECLARATION = Declaration(
+    name="continual",
+    section="§4.3 (c.2), App. J",
+    summary="a warp that is meta-learned to prevent forgetting",
+    methods=METHODS,
+    presets=PRESETS,
+    tables=TABLES,
+    spaces=SPACES,
+    sweep_metric="sequential/loss/final",
+)

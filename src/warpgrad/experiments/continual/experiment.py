@@ -24,32 +24,27 @@ loop.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import Any
 
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Execution, Experiment, Group
-from warpgrad.experiments.continual.config import WARPED, ContinualConfig, ContinualDeclaration
+from warpgrad.experiments.base import Execution, Experiment
+from warpgrad.experiments.continual import page
+from warpgrad.experiments.continual.config import DECLARATION, WARPED, ContinualConfig
 from warpgrad.experiments.continual.evaluation import SELECTED, evaluation, validation
-from warpgrad.experiments.continual.methods import algorithm, build, family, schedule, trained
+from warpgrad.experiments.continual.methods import family, recipe, trained
 from warpgrad.experiments.continual.objective import STEPPING
-from warpgrad.experiments.runner import check_length, kept, without_meta_training
+from warpgrad.experiments.runner import meta_trained, without_meta_training
 from warpgrad.training.early_stopping import EarlyStopping
-from warpgrad.training.meta_train import meta_train
-
-if TYPE_CHECKING:
-    from warpgrad.report.page import Page
-
 
 MOST_CHARACTERS = 60
 """Of an alphabet; the largest of Omniglot has 55."""
 
 
-class Continual(ContinualDeclaration, Experiment[ContinualConfig]):
+class ContinualLearning(Experiment[ContinualConfig]):
+    declaration = DECLARATION
+    presentation = page
+
     def check(self, config: ContinualConfig) -> ContinualConfig:
         super().check(config)
         if config.subtasks < 2 or sorted(config.order) != list(range(config.subtasks)):
@@ -72,38 +67,19 @@ class Continual(ContinualDeclaration, Experiment[ContinualConfig]):
     def train(self, config: ContinualConfig, execution: Execution) -> int:
         if config.method not in WARPED:
             return without_meta_training(self, config, execution)
-        if config.meta_schedule == "cosine" and not execution.fresh:
-            check_length(config.meta_steps, execution.directory)
-        method = build(config)
-        records = meta_train(
-            method.learner,
+        return meta_trained(
+            self,
+            config,
+            execution,
+            recipe(config),
             family(config, "train"),
-            algorithm=algorithm(config),
-            rule=method.rule,
-            objective=method.objective,
-            optimiser=partial(torch.optim.Adam, lr=config.meta_lr),
-            schedule=schedule(config),
-            clip=config.meta_clip or None,
-            meta_steps=config.meta_steps,
             validate=validation(config),
             validate_every=config.validate_every,
             early_stopping=None if config.patience is None else EarlyStopping(SELECTED, config.patience),
-            **kept(self, config, execution),
         )
-        return len(records)
 
     def evaluate(self, config: ContinualConfig, directory: Path) -> dict[str, Any]:
         return evaluation(config, trained(config, directory))
 
-    def page(self, groups: Sequence[Group], title: str) -> Page:
-        from warpgrad.experiments.continual.page import build_page  # needs matplotlib, which is slow to import
 
-        return build_page(groups, title)
-
-    def lines(self, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-        from warpgrad.experiments.continual.results import comparison_lines
-
-        return comparison_lines(groups)
-
-
-EXPERIMENT = Continual()
+EXPERIMENT = ContinualLearning()

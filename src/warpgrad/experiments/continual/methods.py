@@ -11,13 +11,12 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from warpgrad.algorithms import Algorithm, Online
-from warpgrad.algorithms.meta_optimiser import ScheduleFactory
+from warpgrad.algorithms import Online
 from warpgrad.algorithms.method import Method
 from warpgrad.experiments.continual.config import WARPED, ContinualConfig
 from warpgrad.experiments.continual.families import AlphabetSequences, SineMixtures, alphabet_parts
 from warpgrad.experiments.continual.objective import ApproximateLookBack, LookBack
-from warpgrad.keys import fold
+from warpgrad.experiments.methods import Recipe, keyed
 from warpgrad.layers import feed_forward_warp
 from warpgrad.model.learner import Learner
 from warpgrad.rules import SGD
@@ -45,16 +44,13 @@ def family(config: ContinualConfig, part: Part) -> TaskFamily:
     return AlphabetSequences(parts[part], config.ways, config.scenario, config.device, **options)
 
 
-def algorithm(config: ContinualConfig) -> Algorithm:
+def recipe(config: ContinualConfig) -> Recipe:
     """Algorithm 1. Eq. 19 is a sum over tasks, sub-tasks and their θ's; as a sum it also stays clear of Adam's ε."""
     steps = config.steps_per_subtask * config.subtasks
-    return Online(steps=steps, tasks=config.tasks, reduction="sum")
-
-
-def schedule(config: ContinualConfig) -> ScheduleFactory | None:
-    if config.meta_schedule == "constant":
-        return None
-    return partial(CosineAnnealingLR, T_max=config.meta_steps)
+    schedule = partial(CosineAnnealingLR, T_max=config.meta_steps) if config.meta_schedule == "cosine" else None
+    algorithm = Online(steps=steps, tasks=config.tasks, reduction="sum")
+    optimiser = partial(torch.optim.Adam, lr=config.meta_lr)
+    return Recipe(build(config), algorithm, optimiser, config.meta_clip or None, schedule)
 
 
 def network(config: ContinualConfig) -> nn.Module:
@@ -81,9 +77,7 @@ def network(config: ContinualConfig) -> nn.Module:
 
 def build(config: ContinualConfig) -> Method:
     """The learner, the rule and the objective, with weights drawn by the seed; C = 0."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(fold(config.seed, "weights"))
-        module = network(config).to(config.device)
+    module = keyed(config.seed, "weights", partial(network, config)).to(config.device)
     learner = Learner(module, warp=None if config.method in WARPED else (), start={"*": "fixed"})
     if config.method not in WARPED:
         return Method(learner, SGD(config.lr))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from numpy.typing import NDArray
 
 from warpgrad.analysis.forgetting import SCORES
-from warpgrad.experiments.base import Group
+from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison_page import experiment_page
 from warpgrad.experiments.continual.config import departures
 from warpgrad.experiments.continual.evaluation import LOG_LOSS, ORDERS
@@ -28,87 +27,105 @@ from warpgrad.experiments.continual.results import (
     stated,
 )
 from warpgrad.report import (
+    PALETTE,
     Block,
+    Cell,
     Column,
     Figure,
     Gallery,
+    Line,
     Note,
     Page,
+    Panel,
     Paragraph,
     Reference,
     Section,
     Series,
+    Span,
     Table,
     Value,
     curves,
+    panels,
+    recorded,
 )
-from warpgrad.report.figures import PALETTE, canvas, house_style, save
-from warpgrad.report.tables import Best, Cell
 
 TRUTH, BEFORE, AFTER = "#111111", "#009e73", "#c1272d"
 
 
-def breakdown(evaluations: Sequence[Mapping[str, Any]], steps_per_subtask: int) -> bytes:
+def breakdown(group: Group) -> Figure:
     """Average log-loss of each sub-task against steps, in both orders; thin before a sub-task is learned."""
-    with house_style():
-        figure = canvas(9.0, 3.6)
-        first: Axes | None = None
-        for place, order in enumerate(ORDERS):
-            axes = figure.add_subplot(1, 2, place + 1, sharey=first)
-            first = first or axes
-            found = [evaluation["orders"][order] for evaluation in evaluations]
-            levels = 10.0 ** np.mean([one["curves"][LOG_LOSS] for one in found], axis=0)
-            _breakdown_panel(axes, found[0]["steps"], levels, found[0]["order"], steps_per_subtask)
-            axes.set(yscale="log", xlabel="step", title=f"order {', '.join(map(str, found[0]['order']))}")
-            axes.set_ylabel("average log-loss" if place == 0 else "")
-        handles = [(line, line.get_label()) for line in figure.axes[0].get_lines() if line.get_linewidth() > 1.0]
-        lines, labels = zip(*sorted(handles, key=lambda pair: str(pair[1])), strict=True)
-        figure.legend(lines, labels, loc="outside lower center", ncols=len(labels))
-        return save(figure)
+    length = group.runs[0].config["steps_per_subtask"]
+    row: list[Panel] = []
+    for order in ORDERS:
+        found = [evaluation["orders"][order] for evaluation in group.evaluations]
+        levels = 10.0 ** np.mean([one["curves"][LOG_LOSS] for one in found], axis=0)
+        steps = np.asarray(found[0]["steps"])
+        lines, spans = [], []
+        for stage, subtask in enumerate(found[0]["order"]):
+            begin, colour = stage * length, PALETTE[subtask % len(PALETTE)]
+            before, after = steps <= begin, steps >= begin
+            lines += [
+                Line(np.c_[steps, levels[:, stage]][before], colour, width=0.6, alpha=0.6),
+                Line(np.c_[steps, levels[:, stage]][after], colour, width=1.9),
+            ]
+            spans.append(Span(begin, begin + length, colour, 0.06))
+        y_label = "" if row else "average log-loss"
+        row.append(Panel(lines, _order(found[0]), x_label="step", y_label=y_label, log_y=True, spans=spans))
+    subtasks = sorted(group.evaluations[0]["orders"][ORDERS[0]]["order"])
+    return panels(
+        [row],
+        size=(9.0, 3.6),
+        shared=True,
+        legend=[Line([], PALETTE[subtask % len(PALETTE)], f"sub-task {subtask}") for subtask in subtasks],
+        alt=f"Average log-loss of every sub-task against steps for {group.label}.",
+        caption=f"{group.label}: each sub-task's loss; shaded while it is learned, thin before.",
+    )
 
 
-def _breakdown_panel(
-    axes: Axes, steps: Sequence[int], levels: NDArray[np.float64], order: Sequence[int], steps_per_subtask: int
-) -> None:
-    at = np.asarray(steps)
-    for stage, subtask in enumerate(order):
-        begin = stage * steps_per_subtask
-        colour = PALETTE[subtask % len(PALETTE)]
-        axes.plot(at[at <= begin], levels[at <= begin, stage], color=colour, linewidth=0.6, alpha=0.6)
-        axes.plot(at[at >= begin], levels[at >= begin, stage], color=colour, label=f"sub-task {subtask}")
-        axes.axvspan(begin, begin + steps_per_subtask, color=colour, alpha=0.06, linewidth=0)
-
-
-def predictions(evaluation: Mapping[str, Any]) -> bytes:
+def predictions(group: Group) -> Figure:
     """One held-out sine task: rows are its sub-tasks as they are learned, columns the two orders."""
-    with house_style():
-        subtasks = len(evaluation["orders"][ORDERS[0]]["order"])
-        figure = canvas(7.2, 1.35 * subtasks)
-        for column, order in enumerate(ORDERS):
-            found = evaluation["orders"][order]
-            kept = found["prediction"]
-            for row, subtask in enumerate(found["order"]):
-                axes = figure.add_subplot(subtasks, 2, 2 * row + column + 1)
-                axes.axvspan(*kept["intervals"][subtask], color="#8a929b", alpha=0.16, linewidth=0)
-                axes.plot(kept["x"], kept["target"], color=TRUTH, linewidth=1.2)
-                axes.plot(kept["x"], kept["outputs"][row], color=BEFORE, linewidth=1.2, linestyle="--")
-                axes.plot(kept["x"], kept["outputs"][row + 1], color=AFTER, linewidth=1.2)
-                if row == 0:
-                    axes.set_title(f"order {', '.join(map(str, found['order']))}")
-        return save(figure)
+    orders = [group.evaluations[0]["orders"][order] for order in ORDERS]
+    rows = [[_prediction(found, stage) for found in orders] for stage in range(len(orders[0]["order"]))]
+    return panels(
+        rows,
+        size=(7.2, 1.35 * len(rows)),
+        alt=f"Predictions of {group.label} on one held-out task, after each sub-task.",
+        caption=f"{group.label}, the first held-out task of seed {group.runs[0].seed}; not chosen. Black: the target. "
+        "Dashed green: before the sub-task of that row. Red: after it. Shaded: where its data lie.",
+    )
 
 
+def _prediction(found: Mapping[str, Any], stage: int) -> Panel:
+    kept = found["prediction"]
+    x, outputs = kept["x"], kept["outputs"]
+    lines = [
+        Line(np.c_[x, kept["target"]], TRUTH),
+        Line(np.c_[x, outputs[stage]], BEFORE, dash="--"),
+        Line(np.c_[x, outputs[stage + 1]], AFTER),
+    ]
+    low, high = kept["intervals"][found["order"][stage]]
+    return Panel(lines, "" if stage else _order(found), spans=[Span(low, high, "#8a929b", 0.16)])
+
+
+def _order(found: Mapping[str, Any]) -> str:
+    return f"order {', '.join(map(str, found['order']))}"
+
+
+_VALIDATED = f"validation/{{}}/{LOG_LOSS}/{{}}"
+"""The metric of an order and a score on validation tasks."""
 WORDS = {"sequential": "in the order of meta-training", "shuffled": "in another order"}
 
 
 def build_page(groups: Sequence[Group], title: str) -> Page:
     groups = named(groups)
     config = groups[0].runs[0].config
-    sections = [*_ours(groups), _levels(groups), _claims(groups), _curves(groups), _breakdowns(groups)]
-    if meta_trained := [group for group in groups if _validated(group)]:
-        sections.append(_against_meta_steps(meta_trained))
+    sections = [*_ours(groups), _levels(groups), _claims(groups), _curves(groups)]
+    sections.append(Section("By sub-task", [breakdown(group) for group in groups]))
+    if meta_trained := [group for group in groups if len(recorded(group.runs, _VALIDATED.format(ORDERS[0], "new"))[0])]:
+        figures = [_against_meta_steps(meta_trained, order) for order in ORDERS]
+        sections.append(Section("Loss against meta-steps", [Gallery(figures)]))
     if config["family"] == "sine":
-        sections.append(_predictions(groups))
+        sections.append(Section("Predictions as sub-tasks come", [predictions(group) for group in groups]))
     sizes = (
         f"{config['test_tasks']} {config['split']} tasks each, {config['subtasks']} sub-tasks × "
         f"{config['steps_per_subtask']} steps"
@@ -147,26 +164,23 @@ def _levels(groups: Sequence[Group]) -> Section:
             "**Backward transfer**: how much later steps helped; negative where they harmed. Means over sub-tasks."
         )
     ]
-    for measure in measures(groups):
-        higher = measure == "accuracy"
-        for order in ORDERS:
-            columns: list[Column | str] = ["Method"]
-            for score in SCORES:
-                best: Best = "highest" if (score == "transfer" or higher) and score != "forgetting" else "lowest"
-                columns.append(Column(TITLES[score], best=best))
-            rows: list[list[Cell]] = []
-            for group in groups:
-                row: list[Cell] = [group.label]
-                for score in SCORES:
-                    paper = stated(measure, score) if is_printed(group) else None
-                    row.append(Value.of(estimate(group, order, measure, score), paper=paper))
-                rows.append(row)
-            blocks.append(Table(columns, rows, f"{measure.capitalize()}, learned {WORDS[order]}."))
+    for measure, order in product(measures(groups), ORDERS):
+        rising = {"transfer"} if measure != "accuracy" else {*SCORES} - {"forgetting"}
+        columns = [Column(TITLES[score], best="highest" if score in rising else "lowest") for score in SCORES]
+        rows: list[list[Cell]] = [
+            [group.label, *(_level(group, order, measure, score) for score in SCORES)] for group in groups
+        ]
+        blocks.append(Table(["Method", *columns], rows, f"{measure.capitalize()}, learned {WORDS[order]}."))
     if any(map(is_printed, groups)):
         blocks.append(
             Note("The paper states orders of magnitude in prose and figures, for 20 000 meta-steps; it has no table.")
         )
     return Section("How much is learned, and how much is kept", blocks)
+
+
+def _level(group: Group, order: str, measure: str, score: str) -> Value:
+    paper = stated(measure, score) if is_printed(group) else None
+    return Value.of(estimate(group, order, measure, score), paper=paper)
 
 
 def _claims(groups: Sequence[Group]) -> Section:
@@ -183,17 +197,19 @@ def _claims(groups: Sequence[Group]) -> Section:
         for group in groups
         if group is not reference
     ]
-    columns: list[Column | str] = ["Loss", *(TITLES[score] for score in SCORES), f"within {SHARE:g} ×"]
     caption = (
         "Over the same held-out tasks, clustered by meta-seed. The last column is WarpGrad's loss on earlier sub-tasks "
         f"minus {SHARE:g} × the other's: below 0 it is at most that share of it."
     )
-    return Section("Paired differences", [Table(columns, rows, caption)])
+    return Section(
+        "Paired differences",
+        [Table(["Loss", *(TITLES[score] for score in SCORES), f"within {SHARE:g} ×"], rows, caption)],
+    )
 
 
 def _curves(groups: Sequence[Group]) -> Section:
+    printed = PAPER.items() if any(map(is_printed, groups)) else ()
     figures = []
-    references = [Reference(f"the paper, {TITLES[score]}", value) for score, value in PAPER.items()]
     for order in ORDERS:
         series = []
         for group in groups:
@@ -201,72 +217,58 @@ def _curves(groups: Sequence[Group]) -> Section:
             # 10 to the average log-loss: the paper's average, readable on a logarithmic axis.
             levels = 10.0 ** np.array([one["log_seen"] for one in found])
             series.append(Series.quartiles(group.label, found[0]["steps"], levels))
-        image = curves(
-            series,
-            x_label="step",
-            y_label="average log-loss, seen sub-tasks",
-            log_y=True,
-            references=references if any(map(is_printed, groups)) else (),
-            size=(5.4, 4.0),
+        figures.append(
+            curves(
+                series,
+                x_label="step",
+                y_label="average log-loss, seen sub-tasks",
+                log_y=True,
+                references=[Reference(f"the paper, {TITLES[score]}", value) for score, value in printed],
+                size=(5.4, 4.0),
+                alt=f"Average log-loss against steps, {order}, for every method.",
+                caption=f"Current and earlier sub-tasks, learned {WORDS[order]}; mean of the log-loss over held-out "
+                "tasks.",
+            )
         )
-        caption = f"Current and earlier sub-tasks, learned {WORDS[order]}; mean of the log-loss over held-out tasks."
-        figures.append(Figure(image, f"Average log-loss against steps, {order}, for every method.", caption))
     return Section("Loss against step", [Gallery(figures)])
 
 
-def _breakdowns(groups: Sequence[Group]) -> Section:
-    figures: list[Block] = [
-        Figure(
-            breakdown(group.evaluations, group.runs[0].config["steps_per_subtask"]),
-            f"Average log-loss of every sub-task against steps for {group.label}.",
-            f"{group.label}: each sub-task's loss; shaded while it is learned, thin before.",
-        )
-        for group in groups
+def _against_meta_steps(groups: Sequence[Group], order: str) -> Figure:
+    series = []
+    for group, score in product(groups, ("new", "old")):
+        steps, levels = recorded(group.runs, _VALIDATED.format(order, score))
+        series.append(Series.quartiles(f"{group.label}: {TITLES[score]}", steps + 1, 10.0**levels))
+    return curves(
+        series,
+        x_label="meta-step",
+        y_label="average log-loss",
+        log_y=True,
+        size=(5.4, 4.0),
+        alt=f"Loss on new and on earlier sub-tasks of validation tasks against meta-steps, {order}.",
+        caption=f"{groups[0].runs[0].config['validation_tasks']} validation tasks learned {WORDS[order]}, as the warp "
+        "is meta-learned; mean of the log-loss.",
+    )
+
+
+def result_lines(groups: Sequence[Group]) -> Lines:
+    """The table for the terminal: levels of every method, then what the others lose against WarpGrad; where a row is as
+    printed, the paper's levels."""
+    groups = named(groups)
+    rows = [
+        [
+            f"{group.label}, {order}, {measure}",
+            *(estimate(group, order, measure, score).cell() for score in SCORES),
+        ]
+        for measure, order, group in product(measures(groups), ORDERS, groups)
     ]
-    return Section("By sub-task", figures)
-
-
-def _validated(group: Group) -> list[int]:
-    """The meta-steps at which all runs of a group were validated."""
-    found = [{row["step"] for row in run.metrics if _validation(ORDERS[0], "new") in row} for run in group.runs]
-    return sorted(set.intersection(*found))
-
-
-def _validation(order: str, score: str) -> str:
-    return f"validation/{order}/{LOG_LOSS}/{score}"
-
-
-def _against_meta_steps(groups: Sequence[Group]) -> Section:
-    figures = []
-    tasks = groups[0].runs[0].config["validation_tasks"]
-    for order in ORDERS:
-        series = []
-        for group in groups:
-            steps = _validated(group)
-            for score in ("new", "old"):
-                name = _validation(order, score)
-                by_step = [{row["step"]: 10.0 ** row[name] for row in run.metrics if name in row} for run in group.runs]
-                samples = [[values[step] for step in steps] for values in by_step]
-                series.append(
-                    Series.quartiles(f"{group.label}: {TITLES[score]}", [step + 1 for step in steps], samples)
-                )
-        image = curves(
-            series, x_label="meta-step", y_label="average log-loss", log_y=True, size=(5.4, 4.0),
-        )  # fmt: skip
-        caption = f"{tasks} validation tasks learned {WORDS[order]}, as the warp is meta-learned; mean of the log-loss."
-        alt = f"Loss on new and on earlier sub-tasks of validation tasks against meta-steps, {order}."
-        figures.append(Figure(image, alt, caption))
-    return Section("Loss against meta-steps", [Gallery(figures)])
-
-
-def _predictions(groups: Sequence[Group]) -> Section:
-    figures: list[Block] = [
-        Figure(
-            predictions(group.evaluations[0]),
-            f"Predictions of {group.label} on one held-out task, after each sub-task.",
-            f"{group.label}, the first held-out task of seed {group.runs[0].seed}; not chosen. Black: the target. "
-            "Dashed green: before the sub-task of that row. Red: after it. Shaded: where its data lie.",
-        )
-        for group in groups
-    ]
-    return Section("Predictions as sub-tasks come", figures)
+    reference = reference_of(groups)
+    for order, group in product(ORDERS, groups):
+        if reference is not None and group is not reference:
+            cells = [difference(group, reference, order, "loss", score).cell() for score in SCORES]
+            rows.append([f"{group.label} − {reference.label}, {order}, loss", *cells])
+            share = beyond_share(reference, group, order).cell()
+            label = f"{reference.label} − {SHARE:g} × {group.label}, {order}, loss"
+            rows.append([label, *(share if score == "old" else "" for score in SCORES)])
+    for measure in ("loss", LOG_LOSS) if any(map(is_printed, groups)) else ():
+        rows.append([f"the paper, {measure}", *(stated(measure, score) or "" for score in SCORES)])
+    return ["method, order, measure", *(TITLES[score] for score in SCORES)], rows

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from warpgrad.analysis.forgetting import SCORES
 from warpgrad.experiments.base import Group
 from warpgrad.experiments.comparison import by_seed
 from warpgrad.experiments.continual.config import departures
@@ -87,27 +86,3 @@ def beyond_share(reference: Group, other: Group, order: str) -> Difference:
 def reference_of(groups: Sequence[Group]) -> Group | None:
     """What the others are compared with: the first group that looks back with a warp."""
     return next((group for group in groups if group.runs[0].method == "warpgrad"), None)
-
-
-def comparison_lines(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    """The table for the terminal: levels of every method, then what the others lose against WarpGrad; where a row is as
-    printed, the paper's levels."""
-    groups = named(groups)
-    rows = []
-    for measure in measures(groups):
-        for order in ORDERS:
-            for group in groups:
-                cells = [estimate(group, order, measure, score).cell() for score in SCORES]
-                rows.append([f"{group.label}, {order}, {measure}", *cells])
-    reference = reference_of(groups)
-    for order in ORDERS:
-        for group in groups:
-            if reference is not None and group is not reference:
-                cells = [difference(group, reference, order, "loss", score).cell() for score in SCORES]
-                rows.append([f"{group.label} − {reference.label}, {order}, loss", *cells])
-                share = beyond_share(reference, group, order).cell()
-                label = f"{reference.label} − {SHARE:g} × {group.label}, {order}, loss"
-                rows.append([label, *(share if score == "old" else "" for score in SCORES)])
-    for measure in ("loss", LOG_LOSS) if any(map(is_printed, groups)) else ():
-        rows.append([f"the paper, {measure}", *(stated(measure, score) or "" for score in SCORES)])
-    return ["method, order, measure", *(TITLES[score] for score in SCORES)], rows

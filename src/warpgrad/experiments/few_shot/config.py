@@ -90,15 +90,15 @@ class FewShotConfig(Config):
 
     @property
     def test_shape(self) -> EpisodeShape:
-        from warpgrad.data.tasks.episodes import EpisodeShape  # needs torch
-
-        return EpisodeShape(self.ways, self.shots, self.query)
+        return self._shape(self.shots)
 
     @property
     def train_shape(self) -> EpisodeShape:
+        return self._shape(TRAIN_SHOTS.get(self.shots, self.shots) if self.train_shots is None else self.train_shots)
+
+    def _shape(self, shots: int) -> EpisodeShape:
         from warpgrad.data.tasks.episodes import EpisodeShape  # needs torch
 
-        shots = TRAIN_SHOTS.get(self.shots, self.shots) if self.train_shots is None else self.train_shots
         return EpisodeShape(self.ways, shots, self.query)
 
     @property
@@ -292,14 +292,12 @@ TABLES: tuple[Table, ...] = (
 )
 
 
-class FewShotDeclaration(Declaration[FewShotConfig]):
-    name = NAME
-    section = "§4.1, App. H"
-    summary = "few-shot classification, 5 steps"
-    methods = METHODS
-    presets: Mapping[str, FewShotConfig] = PRESETS
-    tables = TABLES
-    spaces = SPACES
-
-
-DECLARATION = FewShotDeclaration()
+DECLARATION = Declaration(
+    name=NAME,
+    section="§4.1, App. H",
+    summary="few-shot classification, 5 steps",
+    methods=METHODS,
+    presets=PRESETS,
+    tables=TABLES,
+    spaces=SPACES,
+)

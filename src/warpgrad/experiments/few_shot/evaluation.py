@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,10 @@ from warpgrad.adaptation.base import Adaptation
 from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.algorithms.method import Method
 from warpgrad.data.prepared import data_name
-from warpgrad.data.tasks.episodes import EpisodeFamily, EpisodeTask, FewShotImages
+from warpgrad.data.tasks.episodes import FewShotFamily, FewShotImages, FewShotTask
+from warpgrad.experiments.evaluation import note, other_data, say, trained
 from warpgrad.experiments.few_shot.config import FewShotConfig
 from warpgrad.experiments.few_shot.methods import recipe
-from warpgrad.experiments.networks import note, other_data, trained
 from warpgrad.keys import fold, isolated_rng
 from warpgrad.statistics.intervals import t_interval
 from warpgrad.training.run_directory import newest_checkpoint
@@ -37,10 +36,8 @@ def evaluate_on_episodes(config: FewShotConfig, images: FewShotImages, run: Path
         adapts_head=config.method != "cavia",
     )
     shape = config.test_shape
-    family = EpisodeFamily(images, config.split, shape, rotations=config.rotations)
-    notes = _notes(config, images, run, anew)
-    for line in notes:
-        print(line, file=sys.stderr, flush=True)
+    family = FewShotFamily(images, config.split, shape, rotations=config.rotations)
+    notes = say(_notes(config, images, run, anew))
     accuracies: list[list[float]] = []
     losses: list[float] = []
     with isolated_rng(method.learner.device), method.learner.modes_kept(), torch.enable_grad():
@@ -72,7 +69,7 @@ def evaluate_on_episodes(config: FewShotConfig, images: FewShotImages, run: Path
     }
 
 
-def adapt_and_test(method: Method, task: EpisodeTask, steps: int, key: int) -> list[dict[str, float]]:
+def adapt_and_test(method: Method, task: FewShotTask, steps: int, key: int) -> list[dict[str, float]]:
     """Scores on the query set before the first step and after each."""
     learner = method.learner
     trajectory = Trajectory(Adaptation(learner, method.rule, task, key), steps)

@@ -27,29 +27,25 @@ way, which chooses nothing. Batch-norm uses batch statistics throughout, at test
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warpgrad.adaptation.adapt import score
-from warpgrad.data.tasks.episodes import EpisodeFamily, FewShotImages
-from warpgrad.experiments.base import Execution, Experiment, Group, require_users
+from warpgrad.data.tasks.episodes import FewShotFamily, FewShotImages
+from warpgrad.experiments.base import Execution, Experiment, require_users
+from warpgrad.experiments.few_shot import page
 from warpgrad.experiments.few_shot.config import (
+    DECLARATION,
     METHODS,
     PRESETS,
     FewShotConfig,
-    FewShotDeclaration,
 )
 from warpgrad.experiments.few_shot.evaluation import evaluate_on_episodes
-from warpgrad.experiments.few_shot.methods import meta_optimisers, open_data, recipe
-from warpgrad.experiments.runner import kept
+from warpgrad.experiments.few_shot.methods import open_data, recipe
+from warpgrad.experiments.runner import meta_trained
 from warpgrad.model.learner import Learner
 from warpgrad.training.early_stopping import EarlyStopping
 from warpgrad.training.loop import Validation
-from warpgrad.training.meta_train import meta_train
-
-if TYPE_CHECKING:
-    from warpgrad.report.page import Page
 
 _METHODS_OF = {
     "warp_init": ("warp-maml",),
@@ -62,7 +58,10 @@ _METHODS_OF = {
 """Settings that mean nothing to the other methods."""
 
 
-class FewShot(FewShotDeclaration, Experiment[FewShotConfig]):
+class FewShot(Experiment[FewShotConfig]):
+    declaration = DECLARATION
+    presentation = page
+
     def check(self, config: FewShotConfig) -> FewShotConfig:
         super().check(config)
         require_users(config, PRESETS[config.preset], _METHODS_OF)
@@ -71,54 +70,37 @@ class FewShot(FewShotDeclaration, Experiment[FewShotConfig]):
 
     def train(self, config: FewShotConfig, execution: Execution) -> int:
         images = FewShotImages(open_data(config.data), config.device)
-        tasks = EpisodeFamily(images, "train", config.train_shape, rotations=config.rotations, flips=config.flips)
+        tasks = FewShotFamily(images, "train", config.train_shape, rotations=config.rotations, flips=config.flips)
         chosen = recipe(config, images.store.shape)
-        method = chosen.method
 
         def scores(split: str, episodes: int) -> Validation:
             """Mean scores on the first episodes of a split, accuracy in per cent."""
-            held_out = EpisodeFamily(images, split, config.test_shape, rotations=config.rotations)
+            held_out = FewShotFamily(images, split, config.test_shape, rotations=config.rotations)
 
             def measure(learner: Learner) -> dict[str, float]:
                 found = score(
-                    learner, held_out.episodes(episodes), rule=method.rule, steps=config.steps, key=config.seed
+                    learner, held_out.episodes(episodes), rule=chosen.method.rule, steps=config.steps, key=config.seed
                 )
                 return {**found, "accuracy": 100 * found["accuracy"]}
 
             return measure
 
-        records = meta_train(
-            method.learner,
+        return meta_trained(
+            self,
+            config,
+            execution,
+            chosen,
             tasks,
-            algorithm=chosen.algorithm,
-            rule=method.rule,
-            objective=method.objective,
-            initialiser=method.initialiser,
-            optimiser=meta_optimisers(config),
-            clip=config.meta_clip,
-            meta_steps=config.meta_steps,
             validate=scores("validation", config.validation_episodes),
             validate_every=config.validate_every,
             early_stopping=EarlyStopping("accuracy", config.patience or config.meta_steps, "max"),
             test=scores(config.split, config.test_curve_episodes) if config.test_curve_every else None,
             test_every=config.test_curve_every or 1,
-            **kept(self, config, execution),
         )
-        return len(records)
 
     def evaluate(self, config: FewShotConfig, directory: Path) -> dict[str, Any]:
         images = FewShotImages(open_data(config.data), config.device)
         return evaluate_on_episodes(config, images, directory)
-
-    def page(self, groups: Sequence[Group], title: str) -> Page:
-        from warpgrad.experiments.few_shot.page import build_page  # needs matplotlib, which is slow to import
-
-        return build_page(groups, title)
-
-    def lines(self, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-        from warpgrad.experiments.few_shot.results import result_lines
-
-        return result_lines(groups)
 
 
 EXPERIMENT = FewShot()

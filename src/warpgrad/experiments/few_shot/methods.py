@@ -3,95 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
-import torch
 from torch import nn
 
-from warpgrad.algorithms import Online, Unrolled
-from warpgrad.algorithms.base import Algorithm
-from warpgrad.algorithms.meta_optimiser import OptimiserFactory
-from warpgrad.algorithms.method import Group, Method
+from warpgrad.algorithms import Online, Unrolled, warp_maml
+from warpgrad.algorithms.method import Method
 from warpgrad.data.prepared import open_prepared
 from warpgrad.data.store import ImageStore
 from warpgrad.errors import WarpgradError
+from warpgrad.experiments import methods
 from warpgrad.experiments.few_shot.config import DATA, FewShotConfig
-from warpgrad.experiments.networks import Shape, begun_as, keyed, side_of
-from warpgrad.initialisers import FOMAML, MAML, Initialiser, Reptile
+from warpgrad.experiments.methods import Recipe, Shape, adam, keyed, plain_network, side_of
+from warpgrad.initialisers import FOMAML, Initialiser, Reptile
 from warpgrad.layers import FEW_SHOT_ORDER, warp_convnet
 from warpgrad.layers.baselines import CONTEXT, MASK, cavia_net, t_net
 from warpgrad.layers.warps import convolutional_warp
 from warpgrad.model.learner import Learner
-from warpgrad.model.partition import Selector, Start
-from warpgrad.objectives import Exact
+from warpgrad.model.partition import Selector, StartPolicy
 from warpgrad.rules import SGD
 from warpgrad.rules.base import Rule
 from warpgrad.rules.learned import MaskedSGD, MetaCurvature, MetaSGD
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """A method and when it updates."""
-
-    method: Method
-    algorithm: Algorithm
-
-
 def recipe(config: FewShotConfig, shape: Shape, *, fresh_head: bool = False) -> Recipe:
     """How a method is meta-trained; with `fresh_head`, how it is used where its head does not fit."""
-    start: dict[str, Start] = {"head": "fresh"} if fresh_head else {}
+    start: dict[str, StartPolicy] = {"head": "fresh"} if fresh_head else {}
+    optimiser = adam(phi=config.meta_lr, theta0=config.theta0_lr, rule=config.rule_lr)
+    made = partial(Recipe, optimiser=optimiser, clip=config.meta_clip)
     plain = network(config, shape)
     online = Online(steps=config.steps, tasks=config.meta_batch)
-    unrolled = Unrolled(steps=config.steps, tasks=config.meta_batch)
     descent = SGD(config.alpha)
+    unrolled = Unrolled(steps=config.steps, tasks=config.meta_batch)
     match config.method:
         case "warp-maml":
             learner = _learner(config, warped_network(config, shape), start=start)
-            return Recipe(Method(learner, descent, Exact(), MAML()), online)
+            return made(warp_maml(learner, descent), online)
         case "fomaml" | "reptile":
             initialiser: Initialiser = FOMAML() if config.method == "fomaml" else Reptile()
-            return Recipe(Method(_learner(config, plain, warp=(), start=start), descent, None, initialiser), online)
+            return made(Method(_learner(config, plain, warp=(), start=start), descent, None, initialiser), online)
         case "anil":
-            return Recipe(Method(_learner(config, plain, task="head", start=start), descent), unrolled)
+            return made(Method(_learner(config, plain, task="head", start=start), descent), unrolled)
         case "t-nets":
             module = keyed(config.seed, "transforms", partial(t_net, plain))
-            return Recipe(Method(_learner(config, module, start=start), descent), unrolled)
+            return made(Method(_learner(config, module, start=start), descent), unrolled)
         case "mt-nets":
             module = keyed(config.seed, "transforms", partial(t_net, plain, masks=True))
-            return Recipe(_masked(config, module, start), unrolled)
+            return made(_masked(config, module, start), unrolled)
         case "cavia":
             module = keyed(config.seed, "film", partial(cavia_net, plain, context=config.context))
             learner = _learner(config, module, task=CONTEXT, start={CONTEXT: "zero"})
-            return Recipe(Method(learner, descent), unrolled)
+            return made(Method(learner, descent), unrolled)
         case "maml" | "meta-sgd" | "meta-curvature":
             rules: dict[str, Rule] = {
                 "maml": descent,
                 "meta-sgd": MetaSGD(config.alpha),
                 "meta-curvature": MetaCurvature(config.alpha),
             }
-            return Recipe(Method(_learner(config, plain, warp=(), start=start), rules[config.method]), unrolled)
+            return made(Method(_learner(config, plain, warp=(), start=start), rules[config.method]), unrolled)
     raise WarpgradError(f"few-shot has no method '{config.method}'.")
-
-
-def meta_optimisers(config: FewShotConfig) -> dict[Group, OptimiserFactory]:
-    """Adam for every group, each with its own step size."""
-    return {
-        "phi": partial(torch.optim.Adam, lr=config.meta_lr),
-        "theta0": partial(torch.optim.Adam, lr=config.theta0_lr),
-        "rule": partial(torch.optim.Adam, lr=config.rule_lr),
-    }
 
 
 def network(config: FewShotConfig, shape: Shape) -> nn.Sequential:
     """Four blocks of convolution, batch-norm, ReLU and pooling, and a linear head."""
-    return keyed(config.seed, "network", _convnet(config, shape))
+    return plain_network(config.seed, _convnet(config, shape))
 
 
 def warped_network(config: FewShotConfig, shape: Shape) -> nn.Sequential:
     """The same at the same weights, with the first block in φ and a warp convolution after each of the other three."""
-    make = partial(_convnet(config, shape), warp=convolutional_warp, warp_blocks=1)
-    return begun_as(network(config, shape), keyed(config.seed, "warp", make), config.warp_init)
+    make = _convnet(config, shape)
+    return methods.warped_network(config.seed, make, config.warp_init, warp=convolutional_warp, warp_blocks=1)
 
 
 def _convnet(config: FewShotConfig, shape: Shape) -> partial[nn.Sequential]:
@@ -112,7 +93,7 @@ def _learner(
     *,
     task: Selector | None = None,
     warp: Selector | None = None,
-    start: Mapping[str, Start],
+    start: Mapping[str, StartPolicy],
     allow_unused: bool = False,
 ) -> Learner:
     return Learner(
@@ -126,7 +107,7 @@ def _learner(
     )
 
 
-def _masked(config: FewShotConfig, module: nn.Sequential, start: Mapping[str, Start]) -> Method:
+def _masked(config: FewShotConfig, module: nn.Sequential, start: Mapping[str, StartPolicy]) -> Method:
     """An MT-Net: a row of a convolution's kernel, or of the head with its bias, is adapted as its mask says. The loss
     does not depend on the noise of the masks, hence `allow_unused`."""
     masks = {
@@ -134,7 +115,7 @@ def _masked(config: FewShotConfig, module: nn.Sequential, start: Mapping[str, St
         for name, _ in module.named_parameters()
         if name.endswith(".conv.weight") or name in ("head.weight", "head.bias")
     }
-    noise: dict[str, Start] = {f"*.{MASK}": "fresh"}
+    noise: dict[str, StartPolicy] = {f"*.{MASK}": "fresh"}
     learner = _learner(config, module, start={**start, **noise}, allow_unused=True)
     return Method(learner, MaskedSGD(config.alpha, masks, temperature=config.temperature))
 

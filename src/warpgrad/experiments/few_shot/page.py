@@ -1,14 +1,23 @@
-"""The page of the few-shot experiment: accuracies beside the published ones, and curves."""
+"""What is shown of the few-shot experiment: every row against Warp-MAML, at equal meta-steps and at equal time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from warpgrad.experiments.base import Group
+import numpy as np
+
+from warpgrad.experiments import comparison
+from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison import difference, distinct, settings_of
 from warpgrad.experiments.comparison_page import Measure, comparison_page
-from warpgrad.experiments.few_shot.results import at_equal_time
-from warpgrad.report import Column, Page, Paragraph, Section
+from warpgrad.experiments.few_shot.config import IN_TIME
+from warpgrad.report import (
+    Column,
+    Page,
+    Paragraph,
+    Section,
+    steps_of,
+)
 
 
 def build_page(groups: Sequence[Group], title: str) -> Page:
@@ -19,8 +28,11 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         held_out="held-out episodes",
         measures=[Measure("accuracy", "Accuracy after adaptation", compared=True)],
         plain=[
-            (Column("before it", "%"), _before),
-            (Column("meta-steps"), _meta_steps),
+            (
+                Column("before it", "%"),
+                lambda group: f"{np.mean([item['curve'][0] for item in group.evaluations]):.1f}",
+            ),
+            (Column("meta-steps"), lambda group: steps_of(group.runs)),
             (Column("their processor time", "min"), _minutes),
         ],
         caption="The same held-out episodes for every row and every meta-seed.",
@@ -34,18 +46,12 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
 
 def _before(group: Group) -> str:
     """Mean accuracy before the first step."""
-    return f"{sum(item['curve'][0] for item in group.evaluations) / len(group.evaluations):.1f}"
-
-
-def _meta_steps(group: Group) -> str:
-    """How many were done, which early stopping may change from seed to seed."""
-    done = [run.summary["steps"] for run in group.runs]
-    return f"{min(done)}" if min(done) == max(done) else f"{min(done)} to {max(done)}"
+    return f"{np.mean([item['curve'][0] for item in group.evaluations]):.1f}"
 
 
 def _minutes(group: Group) -> str:
     """Processor time of meta-training, mean over meta-seeds."""
-    return f"{sum(run.summary['processor_seconds'] for run in group.runs) / len(group.runs) / 60:.1f}"
+    return f"{np.mean([run.summary['processor_seconds'] for run in group.runs]) / 60:.1f}"
 
 
 def _equal_time(groups: Sequence[Group]) -> list[Section]:
@@ -60,3 +66,29 @@ def _equal_time(groups: Sequence[Group]) -> list[Section]:
         "each method (benchmarks/few_shot_cost.py). Validations are not counted; all rows have as many."
     )
     return [Section("At equal processor time", [Paragraph(about), *sentences])]
+
+
+def at_equal_time(groups: Sequence[Group]) -> list[Group]:
+    """The rows that had the same processor time, the first row's method first; none where it has no such row.
+
+    A row has it by its label, or because its method needs no other row for it.
+    """
+    labels = {group.label for group in groups}
+    first = groups[0].label + IN_TIME
+    if first not in labels:
+        return []
+    equal = [group for group in groups if group.label.endswith(IN_TIME) or group.label + IN_TIME not in labels]
+    return sorted(equal, key=lambda group: group.label != first)
+
+
+def result_lines(groups: Sequence[Group]) -> Lines:
+    policies = dict.fromkeys(evaluation["batch_norm"] for group in groups for evaluation in group.evaluations)
+    about = f"{comparison.settings_of(groups)}; batch-norm: {' and '.join(policies)}"
+    header, rows = comparison.result_lines(groups, about, published="published")
+    equal = at_equal_time(groups)
+    if equal:
+        header.insert(-1, f"minus {equal[0].label}")
+        for group, row in zip(groups, rows, strict=True):
+            against = comparison.difference(group, equal[0]) if group in equal[1:] else None
+            row.insert(-1, "" if against is None else against.cell())
+    return header, rows

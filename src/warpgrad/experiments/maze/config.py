@@ -125,13 +125,11 @@ TABLES = (
 )
 
 
-class MazeDeclaration(Declaration[MazeConfig]):
-    name = "maze"
-    section = "§4.3 (c.1), App. I"
-    summary = "find a hidden goal and return to it: reinforcement learning with a warped RNN"
-    methods = METHODS
-    presets = PRESETS
-    tables = TABLES
-
-
-DECLARATION = MazeDeclaration()
+DECLARATION = Declaration(
+    name="maze",
+    section="§4.3 (c.1), App. I",
+    summary="find a hidden goal and return to it: reinforcement learning with a warped RNN",
+    methods=METHODS,
+    presets=PRESETS,
+    tables=TABLES,
+)

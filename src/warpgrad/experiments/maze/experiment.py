@@ -19,33 +19,25 @@ C = multi-task). Agents without a warp have θ alone. The paper's "episodes" are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import Any
 
 from warpgrad.algorithms import Continual
 from warpgrad.algorithms.method import Method
-from warpgrad.experiments.base import Execution, Experiment, Group, require_users
-from warpgrad.experiments.maze.config import PRESETS, MazeConfig, MazeDeclaration
+from warpgrad.experiments.base import Execution, Experiment, require_users
+from warpgrad.experiments.maze import page
+from warpgrad.experiments.maze.config import DECLARATION, PRESETS, MazeConfig
 from warpgrad.experiments.maze.evaluation import evaluated, mean_return
-from warpgrad.experiments.runner import kept
+from warpgrad.experiments.methods import Recipe, adam, keyed
+from warpgrad.experiments.runner import meta_trained
 from warpgrad.initialisers import MultiTask
-from warpgrad.keys import fold
 from warpgrad.maze import WARPED, AgentOptions, Maze, build_learner
-from warpgrad.model.learner import Learner
 from warpgrad.objectives import InPlace
 from warpgrad.rules import SGD
 from warpgrad.tasks.reinforcement import ActorCritic, EpisodeFamily, episode_seeds
-from warpgrad.training.meta_train import meta_train
 from warpgrad.training.run_directory import newest_checkpoint
 from warpgrad.training.state import load_learner
-
-if TYPE_CHECKING:
-    from warpgrad.report.page import Page
-
 
 _METHODS_OF = {
     "context": ("warp-rnn", "hyperrnn"),
@@ -57,7 +49,10 @@ _METHODS_OF = {
 """Settings that mean nothing to the other agents."""
 
 
-class MazeNavigation(MazeDeclaration, Experiment[MazeConfig]):
+class MazeNavigation(Experiment[MazeConfig]):
+    declaration = DECLARATION
+    presentation = page
+
     def check(self, config: MazeConfig) -> MazeConfig:
         super().check(config)
         require_users(config, PRESETS[config.preset], _METHODS_OF)
@@ -65,44 +60,21 @@ class MazeNavigation(MazeDeclaration, Experiment[MazeConfig]):
         return config
 
     def train(self, config: MazeConfig, execution: Execution) -> int:
-        method = build(config)
         held_out = episode_seeds(config.validation_episodes, config.seed, "validation")
-
-        def validate(learner: Learner) -> dict[str, float]:
-            return {"return": mean_return(learner, held_out)}
-
-        records = meta_train(
-            method.learner,
+        algorithm = Continual(tasks=1, batches=config.warp_every)
+        return meta_trained(
+            self,
+            config,
+            execution,
+            Recipe(build(config), algorithm, adam(theta0=config.lr, phi=config.meta_lr), config.clip),
             EpisodeFamily(config.episodes, ActorCritic(config.discount, config.value, config.entropy)),
-            algorithm=Continual(tasks=1, batches=config.warp_every),
-            rule=method.rule,
-            objective=method.objective,
-            initialiser=method.initialiser,
-            optimiser={
-                "theta0": partial(torch.optim.Adam, lr=config.lr),
-                "phi": partial(torch.optim.Adam, lr=config.meta_lr),
-            },
-            clip=config.clip,
-            meta_steps=config.meta_steps,
-            validate=validate,
+            validate=lambda learner: {"return": mean_return(learner, held_out)},
             validate_every=config.validate_every,
-            **kept(self, config, execution),
         )
-        return len(records)
 
     def evaluate(self, config: MazeConfig, directory: Path) -> dict[str, Any]:
         learner = load_learner(build(config), newest_checkpoint(directory))
         return evaluated(learner, episode_seeds(config.test_episodes, config.seed, "test"))
-
-    def page(self, groups: Sequence[Group], title: str) -> Page:
-        from warpgrad.experiments.maze.page import build_page  # needs matplotlib, which is slow to import
-
-        return build_page(groups, title)
-
-    def lines(self, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-        from warpgrad.experiments.maze.results import result_lines
-
-        return result_lines(groups)
 
 
 def maze_of(config: MazeConfig) -> Maze:
@@ -117,9 +89,8 @@ def build(config: MazeConfig) -> Method:
     options = AgentOptions(
         config.hidden, config.context, config.gate_bias, config.transform, taped=True
     )  # Algorithm 3 differentiates once
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(fold(config.seed, "weights"))
-        learner = build_learner(config.method, maze_of(config), options, config.device)
+    make = partial(build_learner, config.method, maze_of(config), options, config.device)
+    learner = keyed(config.seed, "weights", make)
     return Method(learner, SGD(config.lr), InPlace() if config.method in WARPED else None, MultiTask())
 
 

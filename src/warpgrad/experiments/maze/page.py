@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 
-from warpgrad.experiments.base import Group
+from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison import distinct
 from warpgrad.experiments.comparison_page import experiment_page
 from warpgrad.experiments.maze.results import (
@@ -25,19 +24,35 @@ from warpgrad.experiments.maze.results import (
 )
 from warpgrad.maze.environment import picture
 from warpgrad.maze.rules import Maze
-from warpgrad.report import Block, Column, Figure, Note, Page, Paragraph, Section, Table, Tile, Tiles, Value
-from warpgrad.report.charts import Series, draw_series
-from warpgrad.report.figures import appearances, canvas, house_style, save
-from warpgrad.report.tables import Cell
+from warpgrad.report import (
+    Block,
+    Cell,
+    Column,
+    Figure,
+    Line,
+    Mark,
+    Note,
+    Page,
+    Panel,
+    Paragraph,
+    Reference,
+    Section,
+    Series,
+    Table,
+    Tile,
+    Tiles,
+    Value,
+    curves,
+    panels,
+)
 
 PAPER = ((60_000, 160.0, "Warp-RNN"), (100_000, 125.0, "best baseline"), (200_000, 150.0, "best baseline"))
 """(updates, mean return, whose): what the paper states."""
 
 PIXELS = 8
-_LETTER = "#3d454e"
 
 
-def return_curves(groups: Sequence[Group], references: Mapping[str, float]) -> bytes | None:
+def return_curves(groups: Sequence[Group], references: Mapping[str, float]) -> Figure | None:
     """Median and inter-quartile range over runs, with the paper's horizons marked; None without a point.
 
     The axis of updates is logarithmic, so that short runs and the paper's horizons fit into one figure.
@@ -46,51 +61,37 @@ def return_curves(groups: Sequence[Group], references: Mapping[str, float]) -> b
     series = [Series.quartiles(label, updates, values) for label, updates, values in found if len(updates)]
     if not series:
         return None
-    looks = appearances([one.name for one in series])
-    with house_style():
-        figure = canvas(7.2, 4.6)
-        axes = figure.add_subplot()
-        for one in series:
-            draw_series(axes, one, looks[one.name])
-        for name, value in references.items():
-            axes.axhline(value, color="#8a929b", linewidth=1.0, linestyle=(0, (2, 2)), zorder=1.5)
-            axes.annotate(name, (1.0, value), xycoords=("axes fraction", "data"), xytext=(-4, 2), ha="right",
-                          textcoords="offset points", fontsize=8, color=_LETTER)  # fmt: skip
-        _mark_horizons(axes)
-        axes.set(xlabel="updates of θ", ylabel="mean return of an episode", xscale="log")
-        axes.set_xlim(min(float(one.x[0]) for one in series), 1.2 * PAPER[-1][0])
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}".replace(",", " "))
-        figure.legend(loc="outside lower center", ncols=min(4, len(series)), handlelength=2.2)
-        return save(figure)
+    stated = ", ".join(f"~{value:.0f} at {updates // 1000} 000 updates ({whose})" for updates, value, whose in PAPER)
+    return curves(
+        series,
+        x_label="updates of θ",
+        y_label="mean return of an episode",
+        log_x=True,
+        references=[Reference(label, value) for label, value in references.items()],
+        marks=[Mark(f"paper, {whose} ~{value:.0f}", updates, value) for updates, value, whose in PAPER],
+        size=(7.2, 4.6),
+        alt="Mean return against updates for every agent.",
+        caption="Return on validation episodes: median and inter-quartile range over runs (the whole range below "
+        f"four), averaged down to {POINTS} points. Stars are what the paper states: {stated}.",
+    )
 
 
-def _mark_horizons(axes: Axes) -> None:
-    for updates, value, whose in PAPER:
-        axes.axvline(updates, color="#8a929b", linewidth=0.8, linestyle=(0, (1, 3)), zorder=1.2)
-        axes.plot([updates], [value], marker="*", color="#1c2127", markersize=9, linestyle="none", zorder=5)
-        axes.annotate(f"paper, {whose} ~{value:.0f}", (updates, value), xytext=(-6, 6), ha="right",
-                      textcoords="offset points", fontsize=8, color=_LETTER)  # fmt: skip
-
-
-def film_strip(maze: Maze, film: Mapping[str, Any], frames: int = 8) -> bytes:
+def film_strip(maze: Maze, film: Mapping[str, Any], frames: int = 8, *, alt: str, caption: str = "") -> Figure:
     """One frame per way to the goal: the search first, then the returns; the last frame may end without a find."""
     ends = [*film["found"], len(film["places"]) - 1]
     begins = [0, *(end + 1 for end in film["found"])]
     ways = [(begin, end) for begin, end in zip(begins, ends, strict=True) if begin <= end][:frames]
-    with house_style():
-        columns = min(4, len(ways))
-        rows = -(-len(ways) // columns)
-        figure = canvas(1.8 * columns, 2.05 * rows)
-        for number, (begin, end) in enumerate(ways):
-            axes = figure.add_subplot(rows, columns, number + 1)
-            axes.imshow(picture(maze, film["goal"], film["places"][begin], PIXELS))
-            cells = [*film["places"][begin : end + 1], *([film["goal"]] if end in film["found"] else [])]
-            path = (maze.cells[np.array(cells)] + 0.5) * PIXELS - 0.5
-            axes.plot(path[:, 1], path[:, 0], color="#c1272d", linewidth=1.3, alpha=0.75)
-            told = f"{end - begin + 1} steps" if end in film["found"] else "not found"
-            axes.set_title(f"t = {begin}: {told}", fontsize=8, loc="center", pad=3)
-            axes.set_axis_off()
-        return save(figure)
+    shown = []
+    for begin, end in ways:
+        found = end in film["found"]
+        cells = [*film["places"][begin : end + 1], *([film["goal"]] if found else [])]
+        path = (maze.cells[np.array(cells)] + 0.5) * PIXELS - 0.5
+        title = f"t = {begin}: {f'{end - begin + 1} steps' if found else 'not found'}"
+        pixels = picture(maze, film["goal"], film["places"][begin], PIXELS)
+        shown.append(Panel([Line(path[:, ::-1], "#c1272d", width=1.3, alpha=0.75)], title, image=pixels))
+    columns = min(4, len(shown))
+    rows = [shown[begin : begin + columns] for begin in range(0, len(shown), columns)]
+    return panels(rows, size=(1.8 * columns, 2.05 * len(rows)), alt=alt, caption=caption)
 
 
 def build_page(groups: Sequence[Group], title: str) -> Page:
@@ -160,15 +161,9 @@ def _table(groups: Sequence[Group]) -> Section:
 
 
 def _curves(groups: Sequence[Group]) -> Section:
-    image = return_curves(groups, {label: mean_of(groups[0], which).mean for which, label in REFERENCES.items()})
-    if image is None:
-        return Section("Return against updates", [Note("The runs were too short for a single point of the curve.")])
-    stated = ", ".join(f"~{value:.0f} at {updates // 1000} 000 updates ({whose})" for updates, value, whose in PAPER)
-    caption = (
-        "Return on validation episodes: median and inter-quartile range over runs (the whole range below four), "
-        f"averaged down to {POINTS} points. Stars are what the paper states: {stated}."
-    )
-    return Section("Return against updates", [Figure(image, "Mean return against updates for every agent.", caption)])
+    figure = return_curves(groups, {label: mean_of(groups[0], which).mean for which, label in REFERENCES.items()})
+    too_short = Note("The runs were too short for a single point of the curve.")
+    return Section("Return against updates", [figure or too_short])
 
 
 def _films(groups: Sequence[Group]) -> Section:
@@ -180,6 +175,33 @@ def _films(groups: Sequence[Group]) -> Section:
             f"{group.label}, seed {run.seed}, its first held-out episode, not chosen. Each frame is one way to the "
             "goal (green), from where the agent (red) is put; the first is the search."
         )
-        image = film_strip(maze, evaluation["film"])
-        blocks.append(Figure(image, f"Ways of {group.label} to the goal of one episode.", caption))
+        alt = f"Ways of {group.label} to the goal of one episode."
+        blocks.append(film_strip(maze, evaluation["film"], alt=alt, caption=caption))
     return Section("One episode", blocks)
+
+
+def result_lines(groups: Sequence[Group]) -> Lines:
+    """The table for the terminal."""
+    groups = distinct(groups)
+    baseline = baseline_of(groups)
+    header = [
+        "agent",
+        "updates",
+        "return [95 % interval]",
+        "state reset at every step",
+        "first find | later finds",
+        "size of θ",
+    ]
+    rows = []
+    for group in groups:
+        first, later = (metric(group, name) for name in ("steps/first_find", "steps/later_finds"))
+        times = " | ".join("–" if value is None else f"{value:.1f}" for value in (first, later))
+        row = [group.label, updates_of(group), mean_of(group).cell(1), mean_of(group, "forgetting").cell(1), times]
+        row.append(f"{metric(group, 'parameters/task'):.0f}")
+        if baseline is not None:
+            against = None if group is baseline else over_baseline(group, baseline)
+            row.append("" if against is None else against.cell(1))
+        rows.append(row)
+    for which, label in REFERENCES.items():
+        rows.append([label, "", mean_of(groups[0], which).cell(1), *[""] * (len(rows[0]) - 3)])
+    return [*header, f"over {baseline.label}"] if baseline is not None else header, rows

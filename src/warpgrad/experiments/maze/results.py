@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpgrad.experiments.base import Group
-from warpgrad.experiments.comparison import by_seed, distinct
+from warpgrad.experiments.comparison import by_seed
 from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
 
 BASELINE = "rnn"
@@ -97,30 +97,3 @@ def learning_curves(group: Group, points: int | None = POINTS) -> tuple[NDArray[
     bins = np.array_split(np.arange(length), length if points is None else min(length, points))
     updates = np.array([values[0, own, 0].mean() for own in bins])
     return updates, np.stack([values[:, own, 1].mean(axis=1) for own in bins], axis=1)
-
-
-def result_lines(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    """The table for the terminal."""
-    groups = distinct(groups)
-    baseline = baseline_of(groups)
-    header = [
-        "agent",
-        "updates",
-        "return [95 % interval]",
-        "state reset at every step",
-        "first find | later finds",
-        "size of θ",
-    ]
-    rows = []
-    for group in groups:
-        first, later = (metric(group, name) for name in ("steps/first_find", "steps/later_finds"))
-        times = " | ".join("–" if value is None else f"{value:.1f}" for value in (first, later))
-        row = [group.label, updates_of(group), mean_of(group).cell(1), mean_of(group, "forgetting").cell(1), times]
-        row.append(f"{metric(group, 'parameters/task'):.0f}")
-        if baseline is not None:
-            against = None if group is baseline else over_baseline(group, baseline)
-            row.append("" if against is None else against.cell(1))
-        rows.append(row)
-    for which, label in REFERENCES.items():
-        rows.append([label, "", mean_of(groups[0], which).cell(1), *[""] * (len(rows[0]) - 3)])
-    return [*header, f"over {baseline.label}"] if baseline is not None else header, rows

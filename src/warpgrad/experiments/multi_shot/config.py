@@ -195,15 +195,13 @@ TABLES = (
 )
 
 
-class MultiShotDeclaration(Declaration[MultiShotConfig]):
-    name = NAME
-    section = "§4.2, App. H"
-    summary = "large multi-shot image classification, tested beyond the steps of meta-training"
-    methods = METHODS
-    presets: Mapping[str, MultiShotConfig] = PRESETS
-    tables = TABLES
-    spaces = SPACES
-    sweep_metric = "auc"
-
-
-DECLARATION = MultiShotDeclaration()
+DECLARATION = Declaration(
+    name=NAME,
+    section="§4.2, App. H",
+    summary="large multi-shot image classification, tested beyond the steps of meta-training",
+    methods=METHODS,
+    presets=PRESETS,
+    tables=TABLES,
+    spaces=SPACES,
+    sweep_metric="auc",
+)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import torch
 
 from warpgrad.adaptation.adapt import adapt
 from warpgrad.algorithms.method import Method
 from warpgrad.data.tasks.episodes import FewShotImages
 from warpgrad.data.tasks.many_shot import ManyShotFamily, ManyShotTask
+from warpgrad.experiments.evaluation import AdaptationCurve, mean, say
 from warpgrad.experiments.multi_shot.config import MultiShotConfig
 from warpgrad.keys import fold
 from warpgrad.model.learner import Learner
@@ -24,37 +21,16 @@ POLICY = (
 )
 
 
-@dataclass(frozen=True)
-class Adapted:
-    """The learning curve of one held-out task."""
-
-    tested_at: list[int]
-    accuracy: list[float]
-    """In per cent, on the test images, after that many steps."""
-    loss: list[float]
-
-    def until(self, steps: int) -> Adapted:
-        """The part of the curve up to so many steps, which must be one of the tests."""
-        end = self.tested_at.index(steps) + 1
-        return Adapted(self.tested_at[:end], self.accuracy[:end], self.loss[:end])
-
-    @property
-    def area(self) -> float:
-        """The mean height of the accuracy curve, by the trapezoid rule: AUC."""
-        steps, heights = torch.tensor(self.tested_at).double(), torch.tensor(self.accuracy).double()
-        return float(torch.trapezoid(heights, steps) / (steps[-1] - steps[0]))
-
-
 def adapt_and_test(
     learner: Learner, rule: Rule, tasks: Iterable[ManyShotTask], *, steps: int, every: int, seed: int
-) -> list[Adapted]:
+) -> list[AdaptationCurve]:
     """Each task adapted to, with tests at the start, after every so many steps, and at the end."""
     found = []
     for index, task in enumerate(tasks):
         key = fold(seed, "held out", index)
         _, curve = adapt(learner, task.with_seed(key), rule=rule, steps=steps, key=key, curve=True, test_every=every)
         found.append(
-            Adapted(
+            AdaptationCurve(
                 curve.tested_at,
                 [100 * score["accuracy"] for score in curve.scores],
                 [score["loss"] for score in curve.scores],
@@ -70,9 +46,9 @@ def mean_scores(
     held_out = ManyShotFamily(images, split, config.test_shape).tasks(tasks)
     found = adapt_and_test(learner, rule, held_out, steps=config.steps, every=config.test_every, seed=config.seed)
     return {
-        "accuracy": _mean([one.accuracy[-1] for one in found]),
-        "auc": _mean([one.area for one in found]),
-        "loss": _mean([one.loss[-1] for one in found]),
+        "accuracy": mean([one.accuracy[-1] for one in found]),
+        "auc": mean([one.area for one in found]),
+        "loss": mean([one.loss[-1] for one in found]),
     }
 
 
@@ -83,9 +59,7 @@ def evaluate_on_tasks(
 
     `notes` say what else there is to say of the method.
     """
-    notes = [f"{POLICY}.", *notes]
-    for line in notes:
-        print(line, file=sys.stderr, flush=True)
+    notes = say([f"{POLICY}.", *notes])
     family = ManyShotFamily(images, config.split, config.test_shape)
     found = adapt_and_test(
         method.learner,
@@ -105,9 +79,9 @@ def evaluate_on_tasks(
     training = [config.test_shape.training_images(count) for count in family.source.counts]
     return {
         "metrics": {
-            **{name: _mean(values) for name, values in per_task.items()},
-            "loss": _mean([one.loss[-1] for one in headline]),
-            "loss_at_end": _mean([one.loss[-1] for one in found]),
+            **{name: mean(values) for name, values in per_task.items()},
+            "loss": mean([one.loss[-1] for one in headline]),
+            "loss_at_end": mean([one.loss[-1] for one in found]),
         },
         "data": images.store.header.name,
         "data_sha256": images.store.header.sha256,
@@ -123,7 +97,3 @@ def evaluate_on_tasks(
         **{name: {str(index): value for index, value in enumerate(values)} for name, values in per_task.items()},
         "curves": {str(index): one.accuracy for index, one in enumerate(found)},
     }
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

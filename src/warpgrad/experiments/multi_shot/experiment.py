@@ -21,33 +21,32 @@ running statistics of the task itself, freed of the values they begin with (`cor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warpgrad.data.prepared import open_prepared
 from warpgrad.data.tasks.episodes import FewShotImages
 from warpgrad.data.tasks.many_shot import ManyShotFamily
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Execution, Experiment, Group
+from warpgrad.experiments.base import Execution, Experiment
+from warpgrad.experiments.evaluation import note, other_data, trained
+from warpgrad.experiments.multi_shot import page
 from warpgrad.experiments.multi_shot.config import (
+    DECLARATION,
     MultiShotConfig,
-    MultiShotDeclaration,
 )
 from warpgrad.experiments.multi_shot.evaluation import evaluate_on_tasks, mean_scores
-from warpgrad.experiments.multi_shot.methods import algorithm_of, meta_optimisers, method_of
-from warpgrad.experiments.networks import note, other_data, trained
-from warpgrad.experiments.runner import kept, without_meta_training
+from warpgrad.experiments.multi_shot.methods import recipe
+from warpgrad.experiments.runner import meta_trained, without_meta_training
 from warpgrad.training.early_stopping import EarlyStopping
 from warpgrad.training.loop import Validation
-from warpgrad.training.meta_train import meta_train
 from warpgrad.training.run_directory import newest_checkpoint
 
-if TYPE_CHECKING:
-    from warpgrad.report.page import Page
 
+class MultiShot(Experiment[MultiShotConfig]):
+    declaration = DECLARATION
+    presentation = page
 
-class MultiShot(MultiShotDeclaration, Experiment[MultiShotConfig]):
     def check(self, config: MultiShotConfig) -> MultiShotConfig:
         super().check(config)
         if not config.widths or min(config.widths) < 1:
@@ -65,48 +64,34 @@ class MultiShot(MultiShotDeclaration, Experiment[MultiShotConfig]):
         if config.from_scratch:
             return without_meta_training(self, config, execution)
         images = open_images(config)
-        method = method_of(config, images.store.shape)
+        chosen = recipe(config, images.store.shape)
 
         def scores(split: str, tasks: int) -> Validation:
-            return lambda learner: mean_scores(config, images, learner, method.rule, split, tasks)
+            return lambda learner: mean_scores(config, images, learner, chosen.method.rule, split, tasks)
 
-        records = meta_train(
-            method.learner,
+        return meta_trained(
+            self,
+            config,
+            execution,
+            chosen,
             ManyShotFamily(images, "train", config.train_shape),
-            algorithm=algorithm_of(config),
-            rule=method.rule,
-            objective=method.objective,
-            initialiser=method.initialiser,
-            optimiser=meta_optimisers(config),
-            clip=config.meta_clip,
-            meta_steps=config.meta_steps,
             validate=scores("validation", config.validation_tasks),
             validate_every=config.validate_every,
             early_stopping=EarlyStopping("auc", config.patience or config.meta_steps, "max"),
             test=scores(config.split, config.test_curve_tasks) if config.test_curve_every else None,
             test_every=config.test_curve_every or 1,
-            **kept(self, config, execution),
         )
-        return len(records)
 
     def evaluate(self, config: MultiShotConfig, directory: Path) -> dict[str, Any]:
         images = open_images(config)
         shape = images.store.shape
         if config.from_scratch:
-            return evaluate_on_tasks(config, images, method_of(config, shape))
-        method, anew = trained(lambda fresh: method_of(config, shape, fresh_head=fresh), newest_checkpoint(directory))
+            return evaluate_on_tasks(config, images, recipe(config, shape).method)
+        method, anew = trained(
+            lambda fresh: recipe(config, shape, fresh_head=fresh).method, newest_checkpoint(directory)
+        )
         notes = [*other_data(config.data, images.store.header.name, directory), *note(anew)]
         return evaluate_on_tasks(config, images, method, notes)
-
-    def page(self, groups: Sequence[Group], title: str) -> Page:
-        from warpgrad.experiments.multi_shot.page import build_page  # needs matplotlib, which is slow to import
-
-        return build_page(groups, title)
-
-    def lines(self, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-        from warpgrad.experiments.multi_shot.results import result_lines
-
-        return result_lines(groups)
 
 
 def open_images(config: MultiShotConfig) -> FewShotImages:

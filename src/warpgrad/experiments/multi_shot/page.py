@@ -1,14 +1,17 @@
-"""The page of the multi-shot experiment: accuracies at both horizons, learning curves, meta-training."""
+"""What is shown of the multi-shot experiment: accuracies at both horizons, learning curves, meta-training."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from warpgrad.experiments.base import Group
+from warpgrad.experiments import comparison
+from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison import data_of, distinct, setting, settings_of
 from warpgrad.experiments.comparison_page import Measure, comparison_page
-from warpgrad.experiments.multi_shot.results import TIERED, horizons
 from warpgrad.report import Mark, Page
+
+TIERED = "tieredImageNet"
+"""What the paper's figures are about."""
 
 
 def build_page(groups: Sequence[Group], title: str) -> Page:
@@ -42,3 +45,18 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         "best validation AUC are the ones tested; test scores on the way choose nothing. Training from scratch has no "
         "meta-training to show.",
     )
+
+
+def horizons(group: Group) -> tuple[int, int]:
+    """The steps of the headline, and of the whole adaptation."""
+    found = group.evaluations[0]
+    return found["headline_steps"], found["tested_at"][-1]
+
+
+def result_lines(groups: Sequence[Group]) -> Lines:
+    headline, end = (" or ".join(dict.fromkeys(map(str, steps))) for steps in zip(*map(horizons, groups), strict=True))
+    titles = {
+        "accuracy": f"accuracy % after {headline} steps [95 % interval]",
+        "accuracy_at_end": f"after {end} steps",
+    }
+    return comparison.result_lines(groups, comparison.settings_of(groups), titles, f"paper ({TIERED})")

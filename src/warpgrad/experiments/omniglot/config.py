@@ -510,14 +510,12 @@ DEMO = Table(
 TABLES = (MAIN, TASKS, ABLATION, ETA, NATURAL, STEPS, RECIPE, DEMO)
 
 
-class OmniglotDeclaration(Declaration[OmniglotConfig]):
-    name = "omniglot"
-    section = "App. E-G"
-    summary = "multi-shot classification of alphabets, 100 steps"
-    methods = METHODS
-    presets: Mapping[str, OmniglotConfig] = PRESETS
-    tables = TABLES
-    spaces = SPACES
-
-
-DECLARATION = OmniglotDeclaration()
+DECLARATION = Declaration(
+    name="omniglot",
+    section="App. E-G",
+    summary="multi-shot classification of alphabets, 100 steps",
+    methods=METHODS,
+    presets=PRESETS,
+    tables=TABLES,
+    spaces=SPACES,
+)

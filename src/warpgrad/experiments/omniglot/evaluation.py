@@ -5,7 +5,7 @@ There is a result at every batch size of `test_batch`. Measures carry it in thei
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,13 +19,14 @@ from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.baselines.kfac import KFAC, KFACAdaptation
 from warpgrad.data import Alphabets, ImageStore
+from warpgrad.data.prepared import data_name
 from warpgrad.data.tasks.alphabets import alphabet_tasks
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.networks import activation_sizes
+from warpgrad.experiments.evaluation import AdaptationCurve, mean
+from warpgrad.experiments.methods import activation_sizes
 from warpgrad.experiments.omniglot.config import OmniglotConfig
 from warpgrad.experiments.omniglot.methods import (
     beginning,
-    data_name,
     distance_names,
     finetuned_learner,
     starting_drawings,
@@ -38,13 +39,9 @@ from warpgrad.tensors import select
 
 
 @dataclass(frozen=True)
-class Adapted:
+class AlphabetCurve(AdaptationCurve):
     """One held-out alphabet: its learning curve and its path."""
 
-    tested_at: list[int]
-    accuracy: list[float]
-    """In per cent, on the test drawings, after that many steps."""
-    test_loss: list[float]
     length: float
     """Σ‖θ_{k+1} − θ_k‖."""
     length_with_loss: float
@@ -52,23 +49,17 @@ class Adapted:
     activations: ActivationRecord
     """Of the batches that were adapted to, at the steps after the first at which there was a test."""
 
-    @property
-    def area(self) -> float:
-        """The mean height of the accuracy curve, by the trapezoid rule."""
-        steps, scores = torch.tensor(self.tested_at).double(), torch.tensor(self.accuracy).double()
-        return float(torch.trapezoid(scores, steps) / (steps[-1] - steps[0]))
-
     def measures(self) -> dict[str, float]:
         return {
             "accuracy": self.accuracy[-1],
             "auc": self.area,
-            "loss": self.test_loss[-1],
+            "loss": self.loss[-1],
             "length": self.length,
             "length_with_loss": self.length_with_loss,
         }
 
 
-def adapt_and_test(adaptation: Adaptation, steps: int, every: int, *, watch: bool = True) -> Adapted:
+def adapt_and_test(adaptation: Adaptation, steps: int, every: int, *, watch: bool = True) -> AlphabetCurve:
     """K steps on one task, with a test at the start, after every so many steps, and at the end.
 
     With `watch`, activations around warp-layers are recorded where there are tests: of θ_k on batch k, for k ≥ 1.
@@ -100,7 +91,7 @@ def adapt_and_test(adaptation: Adaptation, steps: int, every: int, *, watch: boo
     with record.watching(steps) if watch else nullcontext():
         losses.append(float(adaptation.task_loss(point.theta, point.buffers, steps)[0].detach()))
     drops = [later - earlier for earlier, later in pairwise(losses)]
-    return Adapted(
+    return AlphabetCurve(
         tested_at,
         [100 * score["accuracy"] for score in scores],
         [score["loss"] for score in scores],
@@ -171,9 +162,9 @@ def adapted_to(
     names: Sequence[str],
     *,
     watch: bool = True,
-) -> dict[int, dict[str, Adapted]]:
+) -> dict[int, dict[str, AlphabetCurve]]:
     """Test batch -> alphabet -> how adaptation went; `watch` as in `adapt_and_test`."""
-    results: dict[int, dict[str, Adapted]] = {}
+    results: dict[int, dict[str, AlphabetCurve]] = {}
     with isolated_rng(learner.device), learner.modes_kept(), torch.enable_grad():
         for batch in config.test_batch:
             family = alphabet_tasks(alphabets, names, batch_size=config.drawings_at(batch), device=config.device)
@@ -201,21 +192,16 @@ def _adaptation(config: OmniglotConfig, learner: Learner, rule: Rule, task: Task
     return KFACAdaptation(learner, task, key, settings)
 
 
-def _means(results: Mapping[int, Mapping[str, Adapted]], measures: Sequence[str]) -> dict[str, float]:
+def _means(results: Mapping[int, Mapping[str, AlphabetCurve]], measures: Sequence[str]) -> dict[str, float]:
     """Means over alphabets at each test batch; and of accuracy and AUC over test batches too, for a search to judge by
     without a choice between them."""
     found = {
-        f"{measure}_{batch}": _mean(result.measures()[measure] for result in adapted.values())
+        f"{measure}_{batch}": mean(result.measures()[measure] for result in adapted.values())
         for batch, adapted in results.items()
         for measure in measures
     }
-    over_batches = {name: _mean(found[f"{name}_{batch}"] for batch in results) for name in ("accuracy", "auc")}
+    over_batches = {name: mean(found[f"{name}_{batch}"] for batch in results) for name in ("accuracy", "auc")}
     return {**over_batches, **found}
-
-
-def _mean(values: Iterable[float]) -> float:
-    numbers = list(values)
-    return sum(numbers) / len(numbers)
 
 
 STATISTICS = ("mean_before", "distance_before", "mean_after", "distance_after")

@@ -33,16 +33,16 @@ same way. That chooses nothing: the weights are the last ones.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warpgrad.data import Alphabets
 from warpgrad.data.tasks.alphabets import alphabet_tasks
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Execution, Experiment, Group, require_users
-from warpgrad.experiments.omniglot.config import PRESETS, OmniglotConfig, OmniglotDeclaration
+from warpgrad.experiments.base import Execution, Experiment, require_users
+from warpgrad.experiments.omniglot import page
+from warpgrad.experiments.omniglot.config import DECLARATION, PRESETS, OmniglotConfig
 from warpgrad.experiments.omniglot.evaluation import (
     evaluate_on_alphabets,
     validation_alphabets,
@@ -58,16 +58,12 @@ from warpgrad.experiments.omniglot.methods import (
     starting_drawings,
     training_tasks,
 )
-from warpgrad.experiments.runner import check_length, kept, without_meta_training
+from warpgrad.experiments.runner import meta_trained, without_meta_training
 from warpgrad.layers import OMNIGLOT_WARPS, identity_
 from warpgrad.model.learner import Learner
 from warpgrad.rules.base import Rule
-from warpgrad.training.meta_train import meta_train
 from warpgrad.training.run_directory import newest_checkpoint
 from warpgrad.training.state import load_learner
-
-if TYPE_CHECKING:
-    from warpgrad.report.page import Page
 
 _USERS = {
     **dict.fromkeys(("warp", "warp_init", "reduction", "share", "meta_optimiser"), ("warp-leap",)),
@@ -76,7 +72,10 @@ _USERS = {
 """Settings that mean nothing to other methods."""
 
 
-class Omniglot(OmniglotDeclaration, Experiment[OmniglotConfig]):
+class Omniglot(Experiment[OmniglotConfig]):
+    declaration = DECLARATION
+    presentation = page
+
     def check(self, config: OmniglotConfig) -> OmniglotConfig:
         """Refuse what cannot be run, and say which data it will be run on."""
         super().check(config)
@@ -101,8 +100,6 @@ class Omniglot(OmniglotDeclaration, Experiment[OmniglotConfig]):
     def train(self, config: OmniglotConfig, execution: Execution) -> int:
         if config.from_scratch:
             return without_meta_training(self, config, execution)
-        if config.meta_schedule == "cosine" and not execution.fresh:
-            check_length(config.meta_steps, execution.directory)
         alphabets = Alphabets(open_data(config.data), config.seed, config.protocol)
         if config.validate_every:
             validation_alphabets(config, alphabets)  # refused now rather than at the first validation
@@ -114,37 +111,21 @@ class Omniglot(OmniglotDeclaration, Experiment[OmniglotConfig]):
             device=config.device,
         )
         chosen = recipe(config, starting_drawings(config, alphabets))
-        rule = chosen.method.rule
-        records = meta_train(
-            chosen.method.learner,
+        return meta_trained(
+            self,
+            config,
+            execution,
+            chosen,
             training_tasks(config, tasks),
-            algorithm=chosen.algorithm,
-            rule=rule,
-            objective=chosen.method.objective,
-            initialiser=chosen.method.initialiser,
-            optimiser=chosen.optimiser,
-            clip=chosen.clip,
-            schedule=chosen.schedule,
-            meta_steps=config.meta_steps,
-            validate=partial(validation_scores, config, alphabets, rule=rule) if config.validate_every else None,
+            validate=partial(validation_scores, config, alphabets, rule=chosen.method.rule)
+            if config.validate_every
+            else None,
             validate_every=config.validate_every or 1,
-            **kept(self, config, execution),
         )
-        return len(records)
 
     def evaluate(self, config: OmniglotConfig, directory: Path) -> dict[str, Any]:
         learner, rule = trained(config, directory)
         return evaluate_on_alphabets(config, learner, rule, open_data(config.data))
-
-    def page(self, groups: Sequence[Group], title: str) -> Page:
-        from warpgrad.experiments.omniglot.page import build_page  # needs matplotlib, which is slow to import
-
-        return build_page(groups, title)
-
-    def lines(self, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-        from warpgrad.experiments.omniglot.results import result_lines
-
-        return result_lines(groups)
 
 
 def trained(config: OmniglotConfig, directory: Path) -> tuple[Learner, Rule]:

@@ -6,7 +6,6 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,22 +16,22 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from warpgrad.algorithms import Offline, Online, Unrolled
 from warpgrad.algorithms.base import Algorithm
-from warpgrad.algorithms.meta_optimiser import OptimiserFactory, ScheduleFactory
-from warpgrad.algorithms.method import Group, Method
+from warpgrad.algorithms.meta_optimiser import OptimiserFactory
+from warpgrad.algorithms.method import Method, ParameterGroup
 from warpgrad.baselines.finetuning import HeadedTask, JointTraining, MultiHeaded
 from warpgrad.data import Alphabets, ImageStore, open_store, prepare_drawn
-from warpgrad.data.prepared import DRAWN, OMNIGLOT, STORES, data_name, open_prepared, prepared
+from warpgrad.data.prepared import DRAWN, OMNIGLOT, STORES, open_prepared, prepared
 from warpgrad.data.store import FILE
 from warpgrad.data.tasks.alphabets import alphabet_tasks
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.networks import begun_as, keyed
+from warpgrad.experiments.methods import Recipe, keyed, plain_network, warped_network
 from warpgrad.experiments.omniglot.config import OmniglotConfig
 from warpgrad.initialisers import FOMAML, Fixed, Initialiser, Leap, Reptile
 from warpgrad.io import BusyError
 from warpgrad.keys import fold
 from warpgrad.layers import OMNIGLOT_WARPS, warp_convnet
 from warpgrad.model.learner import Learner
-from warpgrad.model.partition import Start
+from warpgrad.model.partition import StartPolicy
 from warpgrad.objectives import Approximate, Exact
 from warpgrad.rules import SGD
 from warpgrad.rules.base import Learned, Rule
@@ -43,23 +42,12 @@ STARTING_DRAWINGS = 200
 PHI_OPTIMISERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """All that `meta_train` needs besides the tasks."""
-
-    method: Method
-    algorithm: Algorithm
-    optimiser: Mapping[Group, OptimiserFactory]
-    clip: Mapping[Group, float]
-    schedule: ScheduleFactory | None
-
-
 def network(config: OmniglotConfig) -> nn.Sequential:
     """The network of App. E without warp-layers."""
-    return keyed(config.seed, "network", _convnet(config))
+    return plain_network(config.seed, _convnet(config))
 
 
-def plain_learner(config: OmniglotConfig, start: Mapping[str, Start] | None = None) -> Learner:
+def plain_learner(config: OmniglotConfig, start: Mapping[str, StartPolicy] | None = None) -> Learner:
     return _learner(config, network(config), warp=(), start=start)
 
 
@@ -70,9 +58,9 @@ def warped_learner(config: OmniglotConfig, drawings: Tensor | None = None) -> Le
     """
     if config.warp not in OMNIGLOT_WARPS:
         raise WarpgradError(f"warp='{config.warp}' is unknown; choose one of {', '.join(OMNIGLOT_WARPS)}.")
-    warped = keyed(config.seed, "warp", partial(_convnet(config), warp=OMNIGLOT_WARPS[config.warp]))
-    module = begun_as(network(config), warped, config.warp_init, drawings)
-    start: dict[str, Start] = {"*": "fixed"} if config.theta0 == "random" else {}
+    warp = OMNIGLOT_WARPS[config.warp]
+    module = warped_network(config.seed, _convnet(config), config.warp_init, drawings, warp=warp)
+    start: dict[str, StartPolicy] = {"*": "fixed"} if config.theta0 == "random" else {}
     if config.warp.endswith("film"):
         start["*film"] = "zero"
     return _learner(config, module, start=start)
@@ -108,7 +96,7 @@ def inner_rule(config: OmniglotConfig) -> Rule:
 
 def recipe(config: OmniglotConfig, drawings: Tensor | None = None) -> Recipe:
     """How a method is meta-trained; `drawings` as in `warped_learner`."""
-    optimiser: dict[Group, OptimiserFactory] = {"theta0": partial(torch.optim.SGD, lr=config.outer_lr)}
+    optimiser: dict[ParameterGroup, OptimiserFactory] = {"theta0": partial(torch.optim.SGD, lr=config.outer_lr)}
     schedule = partial(CosineAnnealingLR, T_max=config.meta_steps) if config.meta_schedule == "cosine" else None
     rule = inner_rule(config)
     if config.method == "warp-leap":
@@ -162,9 +150,6 @@ def _convnet(config: OmniglotConfig) -> partial[nn.Sequential]:
 
 def _learner(config: OmniglotConfig, module: nn.Module, **options: Any) -> Learner:
     return Learner(module.to(config.device), batch_norm=config.batch_norm, channels_last=True, **options)
-
-
-__all__ = ["DRAWN", "OMNIGLOT", "STORES", "chosen_data", "data_name", "open_data", "prepared"]
 
 
 _PAUSE = 0.2

@@ -1,42 +1,39 @@
-"""The page of the alphabets experiment: accuracies beside the paper's, curves, path lengths, activations, scores on the
-way."""
+"""What is shown of the alphabets experiment, at every test batch: accuracies beside the paper's, curves, path lengths,
+activations, scores on the way."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from warpgrad.experiments.base import Group
-from warpgrad.experiments.comparison import data_of, distinct, edge_winners, estimate, trials_of
+from warpgrad.data.prepared import DRAWN
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments import comparison
+from warpgrad.experiments.base import Group, Lines
+from warpgrad.experiments.comparison import data_of, distinct, estimate, search_lines, trials_of
 from warpgrad.experiments.comparison_page import Measure, comparison_page
-from warpgrad.experiments.omniglot.methods import DRAWN
-from warpgrad.experiments.omniglot.results import batches_of
 from warpgrad.report import (
+    Best,
+    Cell,
     Column,
-    Figure,
     Gallery,
     Page,
     Paragraph,
     Reference,
-    Run,
     Section,
     Series,
     Table,
     Value,
     curves,
 )
-from warpgrad.report.tables import Best, Cell
 from warpgrad.statistics.formatting import count
 
 
 def build_page(groups: Sequence[Group], title: str) -> Page:
     """Sections for whatever the groups hold: a tasks axis where they differ in tasks, activations where there are
-    warps, scores on the way where there was validation, winners where settings were searched. Everything is shown at
-    every test batch."""
+    warps, winners where settings were searched. Everything is shown at every test batch."""
     groups = distinct(groups)
     data, batches = data_of(groups), batches_of(groups)
     steps = groups[0].evaluations[0]["tested_at"][-1]
@@ -79,10 +76,11 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         sections=[
             *_winners(groups),
             *_tasks_axis(groups, batches),
-            *_on_the_way(groups, batches),
             *_sizes_at_start(groups),
             *_activations(groups, batches),
         ],
+        training="`validation/` scores are means over a few alphabets that are in neither meta-training nor the test. "
+        "Nothing is chosen by them: the weights are the last ones.",
     )
 
 
@@ -107,27 +105,10 @@ def _winners(groups: Sequence[Group]) -> list[Section]:
     """The best trial of each method, where settings were searched on validation alphabets."""
     if any(evaluation["split"] == "test" for group in groups for evaluation in group.evaluations):
         return []
-    winners = [winner for winner in edge_winners(trials_of(groups, "accuracy")) if winner.trials > 1]
-    if not winners:
-        return []
-    rows: list[list[Cell]] = [
-        [
-            winner.method,
-            winner.trials,
-            ", ".join(f"{name}={value}" for name, value in winner.settings.items()),
-            winner.score,
-            ", ".join(winner.edges),
-        ]
-        for winner in winners
-    ]
-    columns: list[Column | str] = [
-        "Method",
-        "Trials",
-        Column("Best settings", words=True),
-        Column("Mean accuracy over test batches", "%"),
-        Column("At the edge of what was tried", words=True),
-    ]
-    return [Section("Best of each method", [Table(columns, rows, "Judged on validation alphabets.")])]
+    header, rows = search_lines(trials_of(groups, "accuracy"), "mean accuracy over test batches, %")
+    searched = [row for row in rows if int(row[1]) > 1]
+    table = Table([Column(title, words=True) for title in header], searched, "Judged on validation alphabets.")
+    return [Section("Best of each method", [table])] if searched else []
 
 
 def _tasks_axis(groups: Sequence[Group], batches: Sequence[int]) -> list[Section]:
@@ -159,62 +140,18 @@ def _tasks_axis(groups: Sequence[Group], batches: Sequence[int]) -> list[Section
             for count, group in found.items()
             if measure.startswith("accuracy") and group.paper is not None and count == max(found)
         ]
-        image = curves(series, x_label="meta-training tasks", y_label=label, references=papers, size=(5.4, 3.8))
         figures.append(
-            Figure(
-                image,
-                f"{label} against the number of meta-training tasks.",
-                "Bands: 95 % intervals, where there are four seeds or more.",
+            curves(
+                series,
+                x_label="meta-training tasks",
+                y_label=label,
+                references=papers,
+                size=(5.4, 3.8),
+                alt=f"{label} against the number of meta-training tasks.",
+                caption="Bands: 95 % intervals, where there are four seeds or more.",
             )
         )
     return [Section("Number of meta-training tasks", [Gallery(figures)])]
-
-
-def _on_the_way(groups: Sequence[Group], batches: Sequence[int]) -> list[Section]:
-    """Accuracy on validation alphabets against meta-steps and against processor time."""
-    tracks = {group.label: [_validations(run, batches) for run in group.runs] for group in groups}
-    tracks = {label: own for label, own in tracks.items() if all(own)}
-    if not tracks:
-        return []
-    figures = []
-    for batch in batches:
-        by_step, by_time = [], []
-        for label, own in tracks.items():
-            shared = sorted(set(own[0]).intersection(*own))
-            accuracies = [[track[step].accuracy[batch] for step in shared] for track in own]
-            hours = np.mean([[track[step].hours for step in shared] for track in own], axis=0)
-            curve = Series.mean(label, shared, accuracies)
-            by_step.append(curve)
-            by_time.append(dataclasses.replace(curve, x=hours))
-        for series, against in ((by_step, "meta-steps"), (by_time, "processor hours of meta-training")):
-            label = f"validation accuracy, batch {batch}, %"
-            image = curves(series, x_label=against, y_label=label, size=(5.4, 3.8))
-            figures.append(Figure(image, f"{label} against {against}."))
-    words = Paragraph(
-        "Means over a few alphabets that are in neither meta-training nor the test; bands are 95 % intervals over "
-        "meta-seeds, where there are four or more. Nothing is chosen by them: the weights are the last ones."
-    )
-    return [Section("Validation on the way", [words, Gallery(figures)])]
-
-
-@dataclass(frozen=True)
-class _Validation:
-    hours: float
-    """Of the processor, in the meta-steps up to it."""
-    accuracy: dict[int, float]
-    """Test batch -> mean over validation alphabets."""
-
-
-def _validations(run: Run, batches: Sequence[int]) -> dict[int, _Validation]:
-    """Meta-steps -> scores; empty where there was no validation."""
-    found: dict[int, _Validation] = {}
-    seconds = 0.0
-    for line in run.metrics:
-        seconds += line["cpu_seconds"]
-        if f"validation/accuracy_{batches[0]}" in line:
-            scores = {batch: line[f"validation/accuracy_{batch}"] for batch in batches}
-            found[line["step"] + 1] = _Validation(seconds / 3600, scores)
-    return found
 
 
 def _sizes_at_start(groups: Sequence[Group]) -> list[Section]:
@@ -259,15 +196,17 @@ def _activations(groups: Sequence[Group], batches: Sequence[int]) -> list[Sectio
                     for layer in layers
                 ]
             for series, against in ((by_layer, "warp-layer"), (by_step, "step of adaptation")):
-                image = curves(
-                    series,
-                    x_label=against,
-                    y_label=label,
-                    title=group.label,
-                    references=[Reference("", 0.0)],
-                    size=(4.8, 3.6),
+                figures.append(
+                    curves(
+                        series,
+                        x_label=against,
+                        y_label=label,
+                        title=group.label,
+                        references=[Reference("", 0.0)],
+                        size=(4.8, 3.6),
+                        alt=f"{label} against the {against}, {group.label}.",
+                    )
                 )
-                figures.append(Figure(image, f"{label} against the {against}, {group.label}."))
     if not figures:
         return []
     words = Paragraph(
@@ -280,11 +219,25 @@ def _activations(groups: Sequence[Group], batches: Sequence[int]) -> list[Sectio
 
 def _interval_series(name: str, found: dict[int, Group], measure: str) -> Series:
     estimates = [estimate(group, measure) for group in found.values()]
-    x = np.array(list(found), np.float64)
-    centre = np.array([item.mean for item in estimates])
+    ends = np.array([(item.interval.low, item.mean, item.interval.high) for item in estimates])
+    low, centre, high = ends.T
     # Bands as everywhere: where there are four seeds or more.
-    if any(item.indicative or not item.interval.bounded for item in estimates):
-        return Series.line(name, x, centre)
-    low = np.array([item.interval.low for item in estimates])
-    high = np.array([item.interval.high for item in estimates])
-    return Series(name, x, centre, low, high)
+    bare = any(item.indicative or not item.interval.bounded for item in estimates)
+    return Series(name, np.array(list(found), np.float64), centre, *((None, None) if bare else (low, high)))
+
+
+def batches_of(groups: Sequence[Group]) -> list[int]:
+    """The batch sizes at which all runs were tested."""
+    tested = [evaluation["test_batch"] for group in groups for evaluation in group.evaluations]
+    common = [batch for batch in tested[0] if all(batch in others for others in tested)]
+    if not common:
+        raise WarpgradError(
+            "these runs were tested at different batch sizes, so there is nothing to compare: test them at the same "
+            "ones with 'warpgrad evaluate RUN --test-batch …'."
+        )
+    return common
+
+
+def result_lines(groups: Sequence[Group]) -> Lines:
+    titles = {f"accuracy_{batch}": f"accuracy % at batch {batch} [95 % interval]" for batch in batches_of(groups)}
+    return comparison.result_lines(groups, titles=titles)

@@ -144,15 +144,13 @@ TABLES = (
 )
 
 
-class SyntheticDeclaration(Declaration[SyntheticConfig]):
-    name = "synthetic"
-    section = "§2.2, App. D"
-    summary = "descent on 2-D loss surfaces through a meta-learned warp"
-    methods = METHODS
-    presets: Mapping[str, SyntheticConfig] = PRESETS
-    tables = TABLES
-    spaces = SPACES
-    sweep_metric = "loss/warp"
-
-
-DECLARATION = SyntheticDeclaration()
+DECLARATION = Declaration(
+    name="synthetic",
+    section="§2.2, App. D",
+    summary="descent on 2-D loss surfaces through a meta-learned warp",
+    methods=METHODS,
+    presets=PRESETS,
+    tables=TABLES,
+    spaces=SPACES,
+    sweep_metric="loss/warp",
+)

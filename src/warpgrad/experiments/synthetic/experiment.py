@@ -23,32 +23,32 @@ The best step sizes are those of the table `synthetic-steps`, chosen on validati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from warpgrad.algorithms import Online
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Execution, Experiment, Group
-from warpgrad.experiments.runner import kept, without_meta_training
-from warpgrad.experiments.synthetic.config import SyntheticConfig, SyntheticDeclaration
+from warpgrad.experiments.base import Execution, Experiment
+from warpgrad.experiments.methods import Recipe
+from warpgrad.experiments.runner import meta_trained, without_meta_training
+from warpgrad.experiments.synthetic import page
+from warpgrad.experiments.synthetic.config import DECLARATION, SyntheticConfig
 from warpgrad.experiments.synthetic.evaluation import Test
 from warpgrad.experiments.synthetic.methods import build
 from warpgrad.experiments.synthetic.surfaces import SurfaceFamily
-from warpgrad.training.meta_train import meta_train
 from warpgrad.training.run_directory import newest_checkpoint
 from warpgrad.training.state import load_learner
-
-if TYPE_CHECKING:
-    from warpgrad.report.page import Page
 
 OPTIMISERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
 
-class Synthetic(SyntheticDeclaration, Experiment[SyntheticConfig]):
+class Synthetic(Experiment[SyntheticConfig]):
+    declaration = DECLARATION
+    presentation = page
+
     def check(self, config: SyntheticConfig) -> SyntheticConfig:
         super().check(config)
         if (config.test_rule is None) != (config.test_lr is None):
@@ -65,35 +65,16 @@ class Synthetic(SyntheticDeclaration, Experiment[SyntheticConfig]):
     def train(self, config: SyntheticConfig, execution: Execution) -> int:
         if config.method == "no-warp":
             return without_meta_training(self, config, execution)
-        method = build(config)
         tasks = config.surfaces * config.starts
-        records = meta_train(
-            method.learner,
-            SurfaceFamily(config.form, config.surfaces),
-            algorithm=Online(steps=config.steps, tasks=tasks, chunk=tasks),
-            rule=method.rule,
-            objective=method.objective,
-            optimiser=partial(OPTIMISERS[config.meta_optimiser], lr=config.meta_lr),
-            meta_steps=config.meta_steps,
-            **kept(self, config, execution),
-        )
-        return len(records)
+        optimiser = partial(OPTIMISERS[config.meta_optimiser], lr=config.meta_lr)
+        recipe = Recipe(build(config), Online(steps=config.steps, tasks=tasks, chunk=tasks), optimiser)
+        return meta_trained(self, config, execution, recipe, SurfaceFamily(config.form, config.surfaces))
 
     def evaluate(self, config: SyntheticConfig, directory: Path) -> dict[str, Any]:
         if config.method == "no-warp":
             return Test(config).result(None)
         learner = load_learner(build(config), newest_checkpoint(directory))
         return Test(config).result(learner.module.get_submodule("omega"))
-
-    def page(self, groups: Sequence[Group], title: str) -> Page:
-        from warpgrad.experiments.synthetic.page import build_page  # needs matplotlib, which is slow to import
-
-        return build_page(groups, title)
-
-    def lines(self, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-        from warpgrad.experiments.synthetic.results import comparison_lines
-
-        return comparison_lines(groups)
 
 
 EXPERIMENT = Synthetic()

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from warpgrad.algorithms.method import Method
-from warpgrad.experiments.networks import keyed
+from warpgrad.experiments.methods import keyed
 from warpgrad.experiments.synthetic.config import InnerRule, SyntheticConfig, descending_at_test
 from warpgrad.experiments.synthetic.surfaces import Position, ResidualOmega
 from warpgrad.model.learner import Learner

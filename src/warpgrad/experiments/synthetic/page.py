@@ -9,13 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Canvas
-from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from warpgrad.experiments.base import Group
+from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison_page import experiment_page
 from warpgrad.experiments.synthetic.config import SyntheticConfig, tuned_lr
 from warpgrad.experiments.synthetic.evaluation import descend
@@ -27,22 +24,25 @@ from warpgrad.experiments.synthetic.results import (
     advantage,
     between_groups,
     comparisons,
+    config_of,
     curvature,
     final_loss,
     fraction_reached,
     is_search,
     names,
-    settings_of,
     smoothness,
 )
 from warpgrad.experiments.synthetic.surfaces import CURVATURE, EDGE, RADIUS, minima, surface
 from warpgrad.report import (
     Block,
+    Cell,
     Column,
     Figure,
     Gallery,
+    Line,
     Note,
     Page,
+    Panel,
     Paragraph,
     Section,
     Series,
@@ -51,9 +51,8 @@ from warpgrad.report import (
     Tiles,
     Value,
     curves,
+    panels,
 )
-from warpgrad.report.figures import canvas, house_style, save
-from warpgrad.report.tables import Cell
 from warpgrad.statistics.estimates import Difference
 from warpgrad.statistics.formatting import between, number
 
@@ -61,8 +60,8 @@ COLOURS = {"sgd_tuned": "#111111", "adam_tuned": "#b35900", "warp": "#d6007f"}
 """The columns that are drawn."""
 _SIDE = 121
 
-Places = NDArray[np.float64]
-"""Places on a surface, [K+1, starts, 2]."""
+Positions = NDArray[np.float64]
+"""Positions on a surface, [K+1, starts, 2]."""
 
 
 @dataclass(frozen=True)
@@ -70,16 +69,16 @@ class Example:
     """One held-out surface and the descents from all its starts."""
 
     coefficients: Tensor
-    starts: Places
+    starts: Positions
     """x0, [starts, 2]."""
-    theta: Places
+    theta: Positions
     """WarpGrad's θ's, from θ0 = x0."""
-    paths: Mapping[str, Places]
+    paths: Mapping[str, Positions]
     """Column -> where on the surface it goes."""
     final: Mapping[str, float]
     """Column -> mean height at the end."""
 
-    def heights(self, places: Places) -> NDArray[np.float64]:
+    def heights(self, places: Positions) -> NDArray[np.float64]:
         found: NDArray[np.float64] = surface(torch.from_numpy(places), self.coefficients.double()).numpy()
         return found
 
@@ -101,104 +100,80 @@ def redrawn(evaluation: Mapping[str, Any], config: SyntheticConfig) -> tuple[nn.
     return omega, found
 
 
-def descents(shown: Sequence[Example], labels: Mapping[str, str]) -> bytes:
+def descents(shown: Sequence[Example], labels: Mapping[str, str], *, alt: str, caption: str) -> Figure:
     """A row for each surface: contours and all descents, a column for each method; `labels` says what it is called."""
-    with house_style():
-        figure = canvas(2.5 * len(labels), 2.5 * len(shown) + 0.6)
-        for row, example in enumerate(shown):
-            for column, (name, label) in enumerate(labels.items()):
-                axes = figure.add_subplot(len(shown), len(labels), row * len(labels) + column + 1)
-                _descents_panel(axes, example, name)
-                if row == 0:
-                    axes.set_title(label, loc="center", color=COLOURS[name])
-        white = {"linestyle": "", "marker": "o", "color": "white", "markeredgecolor": "black"}
-        keys = [
-            Line2D([], [], **white, markersize=4, label="x0"),  # type: ignore[arg-type]
-            Line2D([], [], color=COLOURS["warp"], linestyle=":", label="x0 moved to Ω(x0)"),
-            Line2D([], [], linestyle="", marker="*", markersize=9, color="#666666", label="after the last step"),
-            Line2D([], [], linestyle="", marker="x", color="black", label="minimum"),
-        ]
-        figure.legend(handles=keys, loc="outside lower center", ncols=len(keys))
-        return save(figure)
+    rows = [
+        [_descents_panel(example, name, "" if row else label) for name, label in labels.items()]
+        for row, example in enumerate(shown)
+    ]
+    legend = [
+        Line([], "white", "x0", dash="", marker="o", marker_size=4, marker_edge="black"),
+        Line([], COLOURS["warp"], "x0 moved to Ω(x0)", dash=":"),
+        Line([], "#666666", "after the last step", dash="", marker="*", marker_size=9),
+        Line([], "black", "minimum", dash="", marker="x"),
+    ]
+    return panels(rows, size=(2.5 * len(labels), 2.5 * len(shown) + 0.6), legend=legend, alt=alt, caption=caption)
 
 
-def _descents_panel(axes: Axes, example: Example, name: str) -> None:
+def _descents_panel(example: Example, name: str, title: str) -> Panel:
     grid, colour, paths = _grid(), COLOURS[name], example.paths[name]
-    heights = surface(grid, example.coefficients).numpy()
-    x, y = grid[..., 0].numpy(), grid[..., 1].numpy()
-    axes.contourf(x, y, heights, levels=24, cmap="Blues_r", alpha=0.9)
-    axes.contour(x, y, heights, levels=12, colors="white", linewidths=0.4, alpha=0.7, linestyles="solid")
+    heights = surface(grid, example.coefficients)
+    lines = []
     for start, path in zip(example.starts, paths.swapaxes(0, 1), strict=True):
-        axes.plot(*path.T, color="white", linewidth=2.6, alpha=0.75)
-        axes.plot(*path.T, color=colour, linewidth=1.4)
-        axes.plot(*np.stack([start, path[0]]).T, color=colour, linewidth=1.2, linestyle=":")
-    axes.plot(*example.starts.T, "o", color="white", markeredgecolor="black", markersize=3.6, markeredgewidth=0.8)
+        lines += [
+            Line(path, "white", width=2.6, alpha=0.75),
+            Line(path, colour, width=1.4),
+            Line(np.stack([start, path[0]]), colour, dash=":"),
+        ]
     (points,) = minima(example.coefficients[None])
-    axes.plot(*points.numpy().T, "x", color="black", markersize=6, markeredgewidth=1.3, zorder=5)
-    axes.plot(*paths[-1].T, "*", color=colour, markeredgecolor="white", markersize=9, markeredgewidth=0.6, zorder=6)
-    axes.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), xticks=[], yticks=[], aspect="equal")
+    lines += [
+        Line(example.starts, "white", dash="", marker="o", marker_size=3.6, marker_edge="black"),
+        Line(points.numpy(), "black", dash="", marker="x", marker_size=6),
+        Line(paths[-1], colour, dash="", marker="*", marker_size=9, marker_edge="white"),
+    ]
     mean = f"mean loss {example.final[name]:.2f}".replace("-", "−")
-    axes.text(0.03, 0.03, mean, transform=axes.transAxes, fontsize=7.5, zorder=8,
-              bbox={"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 1.5})  # fmt: skip
-    axes.grid(visible=False)
+    contours = (grid[..., 0].numpy(), grid[..., 1].numpy(), heights.numpy())
+    return Panel(lines, title, colour, mean, contours=contours, plane=True, edge=EDGE)
 
 
-def surfaces_3d(omega: nn.Module, shown: Sequence[Example]) -> bytes:
+def surfaces_3d(omega: nn.Module, shown: Sequence[Example], *, alt: str, caption: str) -> Figure:
     """Top: WarpGrad on the surface as Ω makes it look from θ-space; bottom: gradient descent on the native one; both
     from the same numbers, θ0 = x0."""
-    with house_style():
-        figure = canvas(3.0 * len(shown), 6.0)
-        for place, example in enumerate(shown):
-            _surface_3d(figure, (2, len(shown), place + 1), omega, example)
-            _surface_3d(figure, (2, len(shown), len(shown) + place + 1), None, example)
-        return save(figure)
+    rows = [[_surface_3d(own, example) for example in shown] for own in (omega, None)]
+    return panels(rows, size=(3.0 * len(shown), 6.0), alt=alt, caption=caption)
 
 
-def _surface_3d(figure: Canvas, where: tuple[int, int, int], omega: nn.Module | None, example: Example) -> None:
-    axes = figure.add_subplot(*where, projection="3d", computed_zorder=False)
+def _surface_3d(omega: nn.Module | None, example: Example) -> Panel:
     grid = _grid()
     heights = surface(grid if omega is None else omega(grid), example.coefficients).numpy()
-    axes.plot_surface(grid[..., 0].numpy(), grid[..., 1].numpy(), heights, cmap="viridis", alpha=0.75, linewidth=0,
-                      rstride=3, cstride=3, antialiased=True, zorder=1)  # fmt: skip
     name, title = ("sgd_tuned", "native surface, f(x)") if omega is None else ("warp", "warped surface, f(Ω(θ))")
-    places = example.paths[name]
-    lifted = example.heights(places) + 0.02 * float(np.ptp(heights))
-    for start in range(places.shape[1]):
-        drawn = places if omega is None else example.theta
+    drawn = example.paths[name] if omega is None else example.theta
+    lifted = np.dstack([drawn, example.heights(example.paths[name]) + 0.02 * float(np.ptp(heights))])
+    lines = []
+    for path in lifted.swapaxes(0, 1):
         # What leaves the square would be drawn beside the surface.
-        kept = (np.abs(drawn[:, start]) <= EDGE).all(axis=1)
-        _path_3d(axes, drawn[kept, start], lifted[kept, start], COLOURS[name])
-    axes.set_title(title, fontsize=8)
-    axes.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), xticks=[-3, 0, 3], yticks=[-3, 0, 3])
-    axes.tick_params(labelsize=6, pad=-2)
-    axes.view_init(elev=42, azim=-60)
+        kept = path[(np.abs(path[:, :2]) <= EDGE).all(axis=1)]
+        lines += [
+            Line(kept, COLOURS[name]),
+            Line(kept[:1], COLOURS[name], dash="", marker="o", marker_size=3),
+            Line(kept[-1:], COLOURS[name], dash="", marker="*"),
+        ]
+    return Panel(lines, title, surface=(grid[..., 0].numpy(), grid[..., 1].numpy(), heights))
 
 
-def _path_3d(axes: object, path: Places, heights: NDArray[np.float64], colour: str) -> None:
-    axes.plot(*path.T, heights, color=colour, linewidth=1.2, zorder=5)  # type: ignore[attr-defined]
-    axes.scatter(*path[:1].T, heights[:1], color=colour, s=8, zorder=6)  # type: ignore[attr-defined]
-    axes.scatter(*path[-1:].T, heights[-1:], color=colour, s=24, marker="*", zorder=6)  # type: ignore[attr-defined]
-
-
-def warped_grid(omega: nn.Module) -> bytes:
+def warped_grid(omega: nn.Module, *, alt: str, caption: str) -> Figure:
     """A square grid of θ's, and where Ω takes it."""
-    lines = torch.linspace(-EDGE, EDGE, 25)
     fine = torch.linspace(-EDGE, EDGE, 200)
-    square = EDGE * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1], [-1, -1]])
-    with house_style():
-        figure = canvas(7.6, 4.2)
-        first: Axes | None = None
-        for place, (title, image) in enumerate((("θ", nn.Identity()), ("Ω(θ)", omega))):
-            axes = figure.add_subplot(1, 2, place + 1, sharex=first, sharey=first)
-            first = first or axes
-            for value in lines:
-                across, along = value.expand(len(fine)), fine
-                for path, colour in (((across, along), "#0072b2"), ((along, across), "#c1272d")):
-                    axes.plot(*image(torch.stack(path, -1)).numpy().T, color=colour, linewidth=0.7)
-            axes.plot(*square.T, color="#8a929b", linewidth=1.2, linestyle="--")
-            axes.set(title=title, aspect="equal")
-            axes.grid(visible=False)
-        return save(figure)
+    corners = EDGE * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1], [-1, -1]])
+    row = []
+    for title, image in (("θ", nn.Identity()), ("Ω(θ)", omega)):
+        lines = [Line(corners, "#8a929b", dash="--")]
+        for value in torch.linspace(-EDGE, EDGE, 25):
+            across = value.expand(len(fine))
+            for path, colour in (((across, fine), "#0072b2"), ((fine, across), "#c1272d")):
+                lines.append(Line(image(torch.stack(path, -1)).numpy(), colour, width=0.7))
+        row.append(Panel(lines, title, plane=True))
+    return panels([row], size=(7.6, 4.2), shared=True, alt=alt, caption=caption)
 
 
 def _grid() -> Tensor:
@@ -212,7 +187,7 @@ SHOWN = 3
 
 def build_page(groups: Sequence[Group], title: str) -> Page:
     """The whole story of every group; or, of settings to choose from, one table."""
-    config = settings_of(groups[0])
+    config = config_of(groups[0])
     if is_search(groups):
         sections = [_search(groups)]
     else:
@@ -263,24 +238,22 @@ def _table(group: Group) -> Section:
         [name, Value.of(final_loss(group, key), digits=3), Value.of(fraction_reached(group, key), digits=3)]
         for key, name in names(group).items()
     ]
-    steps = settings_of(group).steps
-    columns: list[Column | str] = ["Method", Column(f"Loss after {steps} steps", best="lowest"),
-                                   Column("Fraction that reaches a minimum", best="highest")]  # fmt: skip
-    evaluations = group.evaluations
-    without = sum(len(evaluation["final"]["plain"]) - evaluation["with_minimum"] for evaluation in evaluations)
-    notes: list[Block] = [
-        Note(
-            f"A minimum is a point of the square with gradient 0 and curvatures above {CURVATURE:g}; it is reached "
-            f"within {RADIUS:g}. {without} surfaces without one are left out of that column."
-        )
+    without = sum(len(found["final"]["plain"]) - found["with_minimum"] for found in group.evaluations)
+    columns: list[Column | str] = [
+        "Method",
+        Column(f"Loss after {config_of(group).steps} steps", best="lowest"),
+        Column("Fraction that reaches a minimum", best="highest"),
     ]
-    if "warp" in names(group):
-        notes.append(_coverage(group))
-    return Section("All columns", [Table(columns, rows, "The same surfaces and starts for every row."), *notes])
+    note = Note(
+        f"A minimum is a point of the square with gradient 0 and curvatures above {CURVATURE:g}; it is reached "
+        f"within {RADIUS:g}. {without} surfaces without one are left out of that column."
+    )
+    table = Table(columns, rows, "The same surfaces and starts for every row.")
+    return Section("All columns", [table, note, *([_coverage(group)] if "warp" in names(group) else [])])
 
 
 def _coverage(group: Group) -> Note:
-    starts = settings_of(group).test_starts
+    starts = config_of(group).test_starts
     metrics = [evaluation["metrics"] for evaluation in group.evaluations]
     total = sum(len(evaluation["matched"]["counts"]) * starts for evaluation in group.evaluations)
     failures = sum(own["unmatched_starts"] for own in metrics)
@@ -299,9 +272,15 @@ def _curves(group: Group) -> Section:
         Series.mean(name, steps, [evaluation["curves"][key] for evaluation in group.evaluations])
         for key, name in names(group).items()
     ]
-    image = curves(series, x_label="step", y_label="mean loss on held-out surfaces", size=(7.2, 4.4))
-    caption = "Mean loss over all held-out surfaces and starts; bands are 95 % intervals over meta-seeds."
-    return Section("Loss against step", [Figure(image, "Loss against step for every method.", caption)])
+    figure = curves(
+        series,
+        x_label="step",
+        y_label="mean loss on held-out surfaces",
+        size=(7.2, 4.4),
+        alt="Loss against step for every method.",
+        caption="Mean loss over all held-out surfaces and starts; bands are 95 % intervals over meta-seeds.",
+    )
+    return Section("Loss against step", [figure])
 
 
 def _smoothness(group: Group) -> Section:
@@ -329,7 +308,7 @@ def _smoothness(group: Group) -> Section:
 
 def _pictures(group: Group) -> list[Section]:
     run = group.runs[0]
-    omega, shown = redrawn(group.evaluations[0], settings_of(group))
+    omega, shown = redrawn(group.evaluations[0], config_of(group))
     labels = {"sgd_tuned": "tuned gradient descent", "adam_tuned": "tuned Adam", "warp": "WarpGrad"}
     words = (
         "All from the same x0, WarpGrad with θ0 = x0: dotted, Ω moves the start; drawn through, the descent. Tuned is "
@@ -337,26 +316,29 @@ def _pictures(group: Group) -> list[Section]:
         f"{run.seed} that have a minimum, in the order they were drawn, with all their starts."
     )
     figures: list[Block] = [
-        Figure(
-            descents(shown[begin : begin + SHOWN], labels),
-            "Contours of held-out surfaces, a row each, with the descents of gradient descent, Adam and WarpGrad.",
-            words,
+        descents(
+            shown[begin : begin + SHOWN],
+            labels,
+            alt="Contours of held-out surfaces, a row each, with the descents of gradient descent, Adam and WarpGrad.",
+            caption=words,
         )
         for begin in range(0, len(shown), SHOWN)
     ]
     if shown:
         figures.append(
-            Figure(
-                surfaces_3d(omega, shown[:SHOWN]),
-                "Surfaces in 3-D: WarpGrad on the warped ones above, gradient descent on the native ones below.",
-                "The first of the surfaces above, with the same starts. Above: WarpGrad descends f(Ω(θ)). Below: "
-                "gradient descent at its best step size descends f(x).",
+            surfaces_3d(
+                omega,
+                shown[:SHOWN],
+                alt="Surfaces in 3-D: WarpGrad on the warped ones above, gradient descent on the native ones below.",
+                caption="The first of the surfaces above, with the same starts. Above: WarpGrad descends f(Ω(θ)). "
+                "Below: gradient descent at its best step size descends f(x).",
             )
         )
-    warp = Figure(
-        warped_grid(omega),
-        "A square grid and its image under Ω.",
-        f"Left: a square grid of θ's. Right: where the Ω of seed {run.seed} takes it. Dashed: the square of starts.",
+    warp = warped_grid(
+        omega,
+        alt="A square grid and its image under Ω.",
+        caption=f"Left: a square grid of θ's. Right: where the Ω of seed {run.seed} takes it. Dashed: the square of "
+        "starts.",
     )
     return [Section("Surfaces and descents", figures), Section("What the warp does to the plane", [Gallery([warp])])]
 
@@ -372,12 +354,18 @@ def _search(groups: Sequence[Group]) -> Section:
     shown = HEADLINES if warped else ()
     column = "warp" if warped else "plain"
     rows: list[list[Cell]] = [
-        [group.label, *(Value.of(advantage(group, item), digits=3) for item in shown),
-         Value.of(final_loss(group, column), digits=3)]
+        [
+            group.label,
+            *(Value.of(advantage(group, item), digits=3) for item in shown),
+            Value.of(final_loss(group, column), digits=3),
+        ]
         for group in groups
-    ]  # fmt: skip
-    columns: list[Column | str] = ["Setting", *(Column(item.label, best="highest") for item in shown)]
-    columns.append(Column("loss of WarpGrad from θ0 = x0" if warped else "loss from x0", best="lowest"))
+    ]
+    columns: list[Column | str] = [
+        "Setting",
+        *(Column(item.label, best="highest") for item in shown),
+        Column("loss of WarpGrad from θ0 = x0" if warped else "loss from x0", best="lowest"),
+    ]
     words = "How much lower the loss is, and the loss" if warped else "The loss"
     return Section(
         "The search",
@@ -386,3 +374,37 @@ def _search(groups: Sequence[Group]) -> Section:
             Table(columns, rows, "Over the same surfaces and starts."),
         ],
     )
+
+
+def result_lines(groups: Sequence[Group]) -> Lines:
+    """The table for the terminal: all columns of every group, or one line for every setting of a search."""
+    if is_search(groups):
+        return _search_lines(groups)
+    rows = []
+    for group in groups:
+        rows += [[group.label, "", ""]] if len(groups) > 1 else []
+        rows += [
+            [name, final_loss(group, key).cell(), f"{fraction_reached(group, key).mean:.1%}"]
+            for key, name in names(group).items()
+        ]
+        rows += [[f"{item.label} (loss lower by)", advantage(group, item).cell(), ""] for item in comparisons(group)]
+        if "warp" in names(group):
+            rows += [
+                [f"{names(group)[column]}: largest curvature {words}", curvature(group, column, space).cell(), ""]
+                for column, space, words in MET
+            ]
+            rows += [[f"largest curvature: {item.label} by", smoothness(group, item).cell(), ""] for item in SMOOTHER]
+    for other in groups[1:]:
+        found = between_groups(groups[0], other)
+        rows += [[f"{other.label} (loss lower than {groups[0].label} by)", found.cell(), ""]] if found else []
+    steps = " and ".join(dict.fromkeys(str(config_of(group).steps) for group in groups))
+    return [f"after {steps} steps", "loss [95 % interval]", "reached a minimum"], rows
+
+
+def _search_lines(groups: Sequence[Group]) -> Lines:
+    rows = []
+    for group in groups:
+        has = comparisons(group)
+        cells = [advantage(group, item).cell() if item in has else "" for item in HEADLINES]
+        rows.append([group.label, final_loss(group, "warp" if has else "plain").cell(), *cells])
+    return ["setting", "loss [95 % interval]", *(item.label for item in HEADLINES)], rows

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from warpgrad.experiments import comparison_page
 from warpgrad.experiments.base import Group
 from warpgrad.experiments.comparison import by_seed
-from warpgrad.experiments.comparison_page import config_of
 from warpgrad.experiments.synthetic.config import InnerRule, SyntheticConfig, descending_at_test, tuned_lr
 from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
 
@@ -22,7 +22,6 @@ class Comparison:
     label: str
     worse: str
     better: str
-    meaning: str
 
 
 @dataclass(frozen=True)
@@ -36,18 +35,18 @@ class Smoothness:
 
 
 EQUAL_STARTS = (
-    Comparison("geometry, from x0", "plain", "warp_matched", "both begin at x0 on the surface"),
-    Comparison("geometry, from Ω(x0)", "plain_shifted", "warp", "both begin at Ω(x0) on the surface"),
-    Comparison("shift of the start", "plain", "plain_shifted", "plain descent, with its start moved by Ω"),
-    Comparison("shift and geometry", "plain", "warp", "what a user sees: θ0 = x0 for both"),
-    Comparison("geometry, from Ω(x0), against the tuned step", "tuned_shifted", "warp", "both begin at Ω(x0)"),
+    Comparison("geometry, from x0", "plain", "warp_matched"),
+    Comparison("geometry, from Ω(x0)", "plain_shifted", "warp"),
+    Comparison("shift of the start", "plain", "plain_shifted"),
+    Comparison("shift and geometry", "plain", "warp"),
+    Comparison("geometry, from Ω(x0), against the tuned step", "tuned_shifted", "warp"),
 )
 TUNED = tuple(
     comparison
     for rule, name in RULES.items()
     for comparison in (
-        Comparison(f"geometry, from x0, against tuned {name}", f"{rule}_tuned", "warp_matched", "both begin at x0"),
-        Comparison(f"shift and geometry, against tuned {name}", f"{rule}_tuned", "warp", "θ0 = x0 for both"),
+        Comparison(f"geometry, from x0, against tuned {name}", f"{rule}_tuned", "warp_matched"),
+        Comparison(f"shift and geometry, against tuned {name}", f"{rule}_tuned", "warp"),
     )
 )
 COMPARISONS = (*EQUAL_STARTS, *TUNED)
@@ -63,13 +62,24 @@ SMOOTHER = (
 )
 
 
-def settings_of(group: Group) -> SyntheticConfig:
-    return config_of(SyntheticConfig, group.runs[0])
+MET = (
+    *((column, "x", "in x") for column in ("plain", "plain_shifted")),
+    *(
+        (column, space, words)
+        for column in ("warp_matched", "warp")
+        for space, words in (("theta", "in θ"), ("x", "in x"), ("scaled", "in x, times |det DΩ|"))
+    ),
+)
+"""(column, space, what it is called) of every largest curvature that is shown."""
+
+
+def config_of(group: Group) -> SyntheticConfig:
+    return comparison_page.config_of(SyntheticConfig, group.runs[0])
 
 
 def names(group: Group) -> dict[str, str]:
     """What the columns of a group are called. The tuned rule has no name of its own where it is the plain one."""
-    config = settings_of(group)
+    config = config_of(group)
     kind, lr = descending_at_test(config)
     rule, best = RULES[kind], tuned_lr(config, kind)
     found = {
@@ -112,7 +122,7 @@ def between_groups(first: Group, second: Group) -> Difference | None:
     """How much lower WarpGrad of `second` ends than that of `first` from θ0 = x0; None where they were not tested on
     the same surfaces."""
     keys = ("form", "split", "steps", "test_surfaces", "test_starts")
-    ours, theirs = settings_of(first), settings_of(second)
+    ours, theirs = config_of(first), config_of(second)
     seeds = [{run.seed for run in group.runs} for group in (first, second)]
     alike = seeds[0] == seeds[1] and all(getattr(ours, key) == getattr(theirs, key) for key in keys)
     if not alike or not all("warp" in names(group) for group in (first, second)):
@@ -160,57 +170,4 @@ def _present(values: Sequence[float | None]) -> dict[int, float]:
 
 def is_search(groups: Sequence[Group]) -> bool:
     """Whether the groups are settings to choose from: validated, one line each."""
-    return len(groups) > 1 and all(settings_of(group).split == "validation" for group in groups)
-
-
-def comparison_lines(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    """The table for the terminal: all columns of every group, or one line for every setting of a search."""
-    if is_search(groups):
-        return _search_lines(groups)
-    rows = []
-    for group in groups:
-        rows += [[group.label, "", ""]] if len(groups) > 1 else []
-        rows += [
-            [name, final_loss(group, key).cell(), f"{fraction_reached(group, key).mean:.1%}"]
-            for key, name in names(group).items()
-        ]
-        rows += [[f"{item.label} (loss lower by)", advantage(group, item).cell(), ""] for item in comparisons(group)]
-        rows += curvature_lines(group)
-    for other in groups[1:]:
-        found = between_groups(groups[0], other)
-        rows += [[f"{other.label} (loss lower than {groups[0].label} by)", found.cell(), ""]] if found else []
-    steps = " and ".join(dict.fromkeys(str(settings_of(group).steps) for group in groups))
-    return [f"after {steps} steps", "loss [95 % interval]", "reached a minimum"], rows
-
-
-MET = (
-    *((column, "x", "in x") for column in ("plain", "plain_shifted")),
-    *(
-        (column, space, words)
-        for column in ("warp_matched", "warp")
-        for space, words in (("theta", "in θ"), ("x", "in x"), ("scaled", "in x, times |det DΩ|"))
-    ),
-)
-"""(column, space, what it is called) of every largest curvature that is shown."""
-
-
-def curvature_lines(group: Group) -> list[list[str]]:
-    """Largest curvatures along the paths, and how they compare."""
-    if "warp" not in names(group):
-        return []
-    rows = [
-        [f"{names(group)[column]}: largest curvature {words}", curvature(group, column, space).cell(), ""]
-        for column, space, words in MET
-    ]
-    return rows + [[f"largest curvature: {item.label} by", smoothness(group, item).cell(), ""] for item in SMOOTHER]
-
-
-def _search_lines(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    rows = []
-    for group in groups:
-        known = names(group)
-        cells = [
-            advantage(group, item).cell() if item.better in known and item.worse in known else "" for item in HEADLINES
-        ]
-        rows.append([group.label, final_loss(group, "warp" if "warp" in known else "plain").cell(), *cells])
-    return ["setting", "loss [95 % interval]", *(item.label for item in HEADLINES)], rows
+    return len(groups) > 1 and all(config_of(group).split == "validation" for group in groups)

@@ -60,9 +60,7 @@ class SurfaceTask(Task):
         del k
         return self.coefficients
 
-    def meta_batch(self, k: int) -> Tensor:
-        del k
-        return self.coefficients
+    meta_batch = adapt_batch
 
     def loss(self, forward: Forward, batch: Tensor) -> Tensor:
         return surface(forward(), batch)
@@ -158,13 +156,8 @@ def reached(positions: Tensor, found: Tensor) -> Tensor:
 
 def _lowest(heights: Tensor) -> Tensor:
     """Which inner points of a grid lie below all eight neighbours."""
-    inner = heights[1:-1, 1:-1]
-    lowest = torch.ones_like(inner, dtype=torch.bool)
-    for i in (0, 1, 2):
-        for j in (0, 1, 2):
-            if (i, j) != (1, 1):
-                lowest &= inner < heights[i : i + _GRID - 2, j : j + _GRID - 2]
-    return lowest
+    around = heights.unfold(0, 3, 1).unfold(1, 3, 1).flatten(2)[..., [0, 1, 2, 3, 5, 6, 7, 8]]
+    return heights[1:-1, 1:-1] < around.amin(dim=-1)
 
 
 def _polished(points: Tensor, coefficients: Tensor) -> tuple[Tensor, Tensor]:

@@ -225,14 +225,12 @@ PROBES = Table(
 TABLES: tuple[Table, ...] = (MAIN, PROBES)
 
 
-class TextDeclaration(Declaration[TextConfig]):
-    name = NAME
-    section = "ours"
-    summary = "intents of sentences with a pretrained encoder, 20 steps"
-    methods = METHODS
-    presets: Mapping[str, TextConfig] = PRESETS
-    tables = TABLES
-    spaces = SPACES
-
-
-DECLARATION = TextDeclaration()
+DECLARATION = Declaration(
+    name=NAME,
+    section="ours",
+    summary="intents of sentences with a pretrained encoder, 20 steps",
+    methods=METHODS,
+    presets=PRESETS,
+    tables=TABLES,
+    spaces=SPACES,
+)

@@ -30,29 +30,18 @@ Every head begins at the centroids of the support set.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Execution, Experiment, Group, require_users
-from warpgrad.experiments.runner import kept, without_meta_training
-from warpgrad.experiments.text_intents.config import (
-    META,
-    PRESETS,
-    TUNED,
-    WARPED,
-    TextConfig,
-    TextDeclaration,
-)
+from warpgrad.experiments.base import Execution, Experiment, require_users
+from warpgrad.experiments.runner import meta_trained, without_meta_training
+from warpgrad.experiments.text_intents import page
+from warpgrad.experiments.text_intents.config import DECLARATION, META, PRESETS, TUNED, WARPED, TextConfig
 from warpgrad.experiments.text_intents.evaluation import evaluate_on_domains, validation_scores
-from warpgrad.experiments.text_intents.methods import meta_optimisers, open_sentences, recipe, training_family
+from warpgrad.experiments.text_intents.methods import open_sentences, recipe, training_family
 from warpgrad.model.learner import Learner
 from warpgrad.training.early_stopping import EarlyStopping
-from warpgrad.training.meta_train import meta_train
-
-if TYPE_CHECKING:
-    from warpgrad.report.page import Page
 
 _USERS = {
     "warp": WARPED,
@@ -69,7 +58,10 @@ _USERS = {
 """Settings that mean nothing to the other methods."""
 
 
-class TextIntents(TextDeclaration, Experiment[TextConfig]):
+class TextIntents(Experiment[TextConfig]):
+    declaration = DECLARATION
+    presentation = page
+
     def check(self, config: TextConfig) -> TextConfig:
         super().check(config)
         require_users(config, PRESETS[config.preset], _USERS)
@@ -86,41 +78,24 @@ class TextIntents(TextDeclaration, Experiment[TextConfig]):
             return without_meta_training(self, config, execution)
         data = open_sentences(config)
         chosen = recipe(config, data.encoder)
-        method = chosen.method
 
         def validate(learner: Learner) -> dict[str, float]:
-            assert learner is method.learner
-            return validation_scores(config, data, method)
+            assert learner is chosen.method.learner
+            return validation_scores(config, data, chosen.method)
 
-        records = meta_train(
-            method.learner,
+        return meta_trained(
+            self,
+            config,
+            execution,
+            chosen,
             training_family(config, data),
-            algorithm=chosen.algorithm,
-            rule=method.rule,
-            objective=method.objective,
-            initialiser=method.initialiser,
-            optimiser=meta_optimisers(config),
-            clip=config.meta_clip,
-            meta_steps=config.meta_steps,
             validate=validate,
             validate_every=config.validate_every,
             early_stopping=EarlyStopping("accuracy", config.meta_steps, "max"),
-            **kept(self, config, execution),
         )
-        return len(records)
 
     def evaluate(self, config: TextConfig, directory: Path) -> dict[str, Any]:
         return evaluate_on_domains(config, open_sentences(config), directory)
-
-    def page(self, groups: Sequence[Group], title: str) -> Page:
-        from warpgrad.experiments.text_intents.page import build_page  # needs matplotlib, which is slow to import
-
-        return build_page(groups, title)
-
-    def lines(self, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-        from warpgrad.experiments.text_intents.results import result_lines
-
-        return result_lines(groups)
 
 
 EXPERIMENT = TextIntents()

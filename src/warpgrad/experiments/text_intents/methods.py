@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,21 +10,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from warpgrad.algorithms import Online, Unrolled
-from warpgrad.algorithms.base import Algorithm
-from warpgrad.algorithms.meta_optimiser import OptimiserFactory
-from warpgrad.algorithms.method import Group, Method
+from warpgrad.algorithms import Online, Unrolled, warp_leap, warp_maml
+from warpgrad.algorithms.method import Method
 from warpgrad.data.sources.text import LabelledText, open_text
 from warpgrad.data.tasks.intents import IntentFamily, IntentShape, SentenceStates, cached_states
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.networks import keyed
-from warpgrad.experiments.text_intents.config import META, WARPED, TextConfig
-from warpgrad.initialisers import FOMAML, MAML, Initialiser, Leap, Reptile
+from warpgrad.experiments.methods import Recipe, adam, keyed
+from warpgrad.experiments.text_intents.config import WARPED, TextConfig
+from warpgrad.initialisers import FOMAML, Reptile
 from warpgrad.keys import fold, generator
 from warpgrad.layers.sentences import LONGEST, Encoder, SentenceClassifier, open_encoder, upper_part
 from warpgrad.layers.transformer import warp_transformer
 from warpgrad.model.learner import Learner
-from warpgrad.objectives import Exact
 from warpgrad.rules import SGD
 from warpgrad.rules.learned import MetaSGD
 
@@ -34,14 +30,6 @@ CAPACITY = 150
 LORA_ON = ("attention.self.query", "attention.self.value")
 """Where the method `lora` has its low-rank updates: where they usually are. θ of the others is behind the attention and
 behind the feed-forward block, where the warps are."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A method and when it updates."""
-
-    method: Method
-    algorithm: Algorithm
 
 
 @dataclass(frozen=True)
@@ -96,34 +84,25 @@ def training_family(config: TextConfig, data: Sentences) -> IntentFamily:
 
 
 def recipe(config: TextConfig, encoder: Encoder, capacity: int = CAPACITY) -> Recipe:
-    """How a method is meta-trained; methods that are not have θ and a rule that nobody uses."""
+    """How a method is meta-trained."""
     learner = text_learner(config, encoder, capacity)
+    optimiser = adam(phi=config.meta_lr, theta0=config.theta0_lr, rule=config.rule_lr)
+    made = partial(Recipe, optimiser=optimiser, clip=config.meta_clip)
     online = Online(steps=config.steps, tasks=config.meta_batch)
     unrolled = Unrolled(steps=config.steps, tasks=config.meta_batch)
     descent = SGD(config.alpha)
-    initialisers: dict[str, Callable[[], Initialiser]] = {
-        "warp-maml": MAML,
-        "warp-leap": Leap,
-        "fomaml": FOMAML,
-        "reptile": Reptile,
-    }
-    if config.method in initialisers:
-        objective = Exact() if config.method in WARPED else None
-        return Recipe(Method(learner, descent, objective, initialisers[config.method]()), online)
-    if config.method == "meta-sgd":
-        return Recipe(Method(learner, MetaSGD(config.alpha)), unrolled)
-    if config.method in META:
-        return Recipe(Method(learner, descent), unrolled)
+    match config.method:
+        case "warp-maml":
+            return made(warp_maml(learner, descent), online)
+        case "warp-leap":
+            return made(warp_leap(learner, descent), online)
+        case "fomaml" | "reptile":
+            return made(Method(learner, descent, None, FOMAML() if config.method == "fomaml" else Reptile()), online)
+        case "maml" | "anil":
+            return made(Method(learner, descent), unrolled)
+        case "meta-sgd":
+            return made(Method(learner, MetaSGD(config.alpha)), unrolled)
     raise WarpgradError(f"{config.method} is not meta-trained.")
-
-
-def meta_optimisers(config: TextConfig) -> dict[Group, OptimiserFactory]:
-    """Adam for every group, each with its own step size."""
-    return {
-        "phi": partial(torch.optim.Adam, lr=config.meta_lr),
-        "theta0": partial(torch.optim.Adam, lr=config.theta0_lr),
-        "rule": partial(torch.optim.Adam, lr=config.rule_lr),
-    }
 
 
 def text_learner(config: TextConfig, encoder: Encoder, capacity: int = CAPACITY) -> Learner:

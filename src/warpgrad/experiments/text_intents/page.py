@@ -1,4 +1,4 @@
-"""The page of the text experiment: accuracies at each number of shots, against steps and against processor seconds."""
+"""What is shown of the text experiment: accuracies at each number of shots, against steps and processor seconds."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from warpgrad.experiments.base import Group
+from warpgrad.experiments import comparison
+from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison import data_of, distinct
 from warpgrad.experiments.comparison_page import Measure, comparison_page
-from warpgrad.experiments.text_intents.results import has, shots_of
 from warpgrad.report import Block, Column, Figure, Page, Paragraph, Section, Series, curves
 from warpgrad.report.tables import Cell
 
@@ -93,3 +93,21 @@ def _seconds(group: Group) -> Cell:
     """Processor time of adaptation to one task."""
     last = [each["seconds_at"][f"{shots_of([group])[-1]}"][-1] for each in group.evaluations]
     return f"{sum(last) / len(last):.2f}"
+
+
+def shots_of(groups: Sequence[Group]) -> list[int]:
+    """The numbers of shots that every run was tested at."""
+    found = [set(evaluation["shots"]) for group in groups for evaluation in group.evaluations]
+    return sorted(set.intersection(*found))
+
+
+def has(groups: Sequence[Group], measure: str) -> bool:
+    return all(measure in evaluation for group in groups for evaluation in group.evaluations)
+
+
+def result_lines(groups: Sequence[Group]) -> Lines:
+    """The table for the terminal: accuracy at each number of shots, every row against the first one."""
+    titles = {f"accuracy_{shots}shot": f"{shots} shot, % [95 %]" for shots in shots_of(groups)}
+    split = " and ".join(dict.fromkeys(each["split"] for group in groups for each in group.evaluations))
+    about = f"{' and '.join(data_of(groups))} ({split} domains)"
+    return comparison.result_lines(groups, about, titles)

@@ -1,4 +1,4 @@
-"""Which engine evaluates a meta-batch: the loop, the stack, or the stack played back from a recording.
+"""Which engine evaluates a meta-batch: the loop, the stack, or the traced stack.
 
 Tasks are stacked only if they say that they may be, for models whose layers are known to gain from it, and after the
 stack's numbers were compared with the loop's once; otherwise the loop, with a line in the log that says why.
@@ -6,6 +6,7 @@ stack's numbers were compared with the loop's once; otherwise the loop, with a l
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,39 +19,36 @@ from torch.nn.modules.conv import _ConvNd
 
 from warpgrad.adaptation.base import Adaptation
 from warpgrad.adaptation.stacked import BatchedAdaptation
-from warpgrad.adaptation.traced import Programs, RecordedAdaptation
+from warpgrad.adaptation.traced import TracedAdaptation, TracedGraphs
 from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.algorithms.method import Method
-from warpgrad.errors import WarpgradError
-from warpgrad.model.learner import Forward
+from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.tasks.base import Batch, Task
 from warpgrad.tensors import flattened, leaves, refilled
 
 logger = logging.getLogger(__name__)
 
-Engine = Literal["auto", "loop", "batched", "recorded"]
-"""`loop` takes one task at a time: the reference. `batched` stacks tasks, or fails where they cannot be. `recorded`
-does so too, and plays back the steps of a stack, see `warpgrad.adaptation.traced`. `auto` is `recorded` where that is
+Engine = Literal["auto", "loop", "batched", "traced"]
+"""`loop` takes one task at a time: the reference. `batched` stacks tasks, or fails where they cannot be. `traced`
+does so too, and runs the steps of a stack as graphs, see `warpgrad.adaptation.traced`. `auto` is `traced` where that is
 known to win, else `loop`."""
-ENGINES: tuple[Engine, ...] = ("auto", "loop", "batched", "recorded")
+ENGINES: tuple[Engine, ...] = ("auto", "loop", "batched", "traced")
 
 
 class EngineChoice:
     """Turns a meta-batch into adaptations, one per task or one per stack."""
 
     def __init__(self, engine: Engine, chunk: int) -> None:
-        if engine not in ENGINES:
-            raise WarpgradError(f"engine={engine!r} is unknown; choose one of {', '.join(ENGINES)}.")
-        self.engine = engine
-        self.chunk = chunk
+        refuse_if(engine not in ENGINES, f"engine={engine!r} is unknown; choose one of {', '.join(ENGINES)}.")
+        self.engine, self.chunk = engine, chunk
         self._checked: bool | None = None
-        self._programs = Programs()
+        self._graphs = TracedGraphs()
 
     def adaptations(self, method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> list[Adaptation]:
         """Adaptations that together cover `tasks`."""
         if not self.stacks(method, tasks, keys):
             return [Adaptation(method.learner, method.rule, task, key) for task, key in zip(tasks, keys, strict=True)]
-        self._programs.begin(method.learner, method.rule)
+        self._graphs.begin(method.learner, method.rule)
         chunks = [slice(begin, begin + self.chunk) for begin in range(0, len(tasks), self.chunk)]
         return [self._stack(method, tasks[chunk], keys[chunk]) for chunk in chunks]
 
@@ -66,14 +64,14 @@ class EngineChoice:
                 raise WarpgradError(f"engine='{self.engine}' cannot be used: {reason}.")
             return False
         if self._checked is None:
-            found = objection(method, tasks[:2], keys[:2])
+            found = why_not_stackable(method, tasks[:2], keys[:2])
             self._checked = True if found is None else self._refused(*found)
         return self._checked
 
     def _stack(self, method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> Adaptation:
         if self.engine == "batched":
             return BatchedAdaptation(method.learner, method.rule, tasks, keys)
-        return RecordedAdaptation(method.learner, method.rule, tasks, keys, self._programs)
+        return TracedAdaptation(method.learner, method.rule, tasks, keys, self._graphs)
 
     def _refused(self, reason: str, cause: Exception | None) -> bool:
         if self.engine != "auto":
@@ -99,7 +97,7 @@ def _disadvantage(module: nn.Module, device: torch.device) -> str | None:
     return None
 
 
-Tree = TypeVar("Tree")
+T = TypeVar("T")
 Cast = Callable[[Any], Any]
 """Tensors in the precision of a probe."""
 
@@ -108,11 +106,13 @@ FAILURES = (WarpgradError, RuntimeError, TypeError, ValueError)
 """What a model may raise in a stack, or in a precision that it was not written for."""
 
 
-def objection(method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> tuple[str, Exception | None] | None:
+def why_not_stackable(
+    method: Method, tasks: Sequence[Task], keys: Sequence[int]
+) -> tuple[str, Exception | None] | None:
     """Why these tasks must not be stacked, and what was raised; None where they may be."""
     try:
         with _in_double(method):
-            return _difference(method, [_InDouble(task) for task in tasks], keys, _doubled)
+            return _difference(method, [_doubled_task(task) for task in tasks], keys, _doubled)
     except FAILURES:
         pass  # a model that computes with other tensors than its own and the batch's has a precision of its own
     try:
@@ -159,34 +159,18 @@ def _in_double(method: Method) -> Iterator[None]:
         rule.meta = own
 
 
-def _doubled(tree: Tree) -> Tree:
+def _doubled(tree: T) -> T:
     values = (value.double() if value.is_floating_point() else value for value in flattened(tree))
-    doubled: Tree = refilled(tree, values)
+    doubled: T = refilled(tree, values)
     return doubled
 
 
-class _InDouble(Task):
-    """A task with its batches in double precision."""
+def _doubled_task(task: Task) -> Task:
+    """A copy of a task with its batches in double precision."""
+    own = copy.copy(task)
+    vars(own).update({name: _doubling(getattr(task, name)) for name in ("adapt_batch", "meta_batch")})
+    return own
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.name, self.steps, self.stack_key = task.name, task.steps, task.stack_key
 
-    @property
-    def one_loss(self) -> bool:
-        return self.task.one_loss
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.task, name)  # what an objective of the user's own asks its tasks for
-
-    def adapt_batch(self, k: int) -> Batch:
-        return _doubled(self.task.adapt_batch(k))
-
-    def meta_batch(self, k: int) -> Batch:
-        return _doubled(self.task.meta_batch(k))
-
-    def loss(self, forward: Forward, batch: Batch) -> Tensor:
-        return self.task.loss(forward, batch)
-
-    def meta_loss(self, forward: Forward, batch: Batch) -> Tensor:
-        return self.task.meta_loss(forward, batch)
+def _doubling(draw: Callable[[int], Batch]) -> Callable[[int], Batch]:
+    return lambda k: _doubled(draw(k))

@@ -10,7 +10,7 @@ from torch import nn
 
 import warpgrad as wg
 from tests.support.problems import Position, Quadratic, Recorder, conv_batch_norm, make_task, mlp, relative_error
-from warpgrad.algorithms import backend as probe
+from warpgrad.algorithms import engines as probe
 
 RULES = {
     "sgd": lambda: wg.SGD(0.1),
@@ -155,13 +155,16 @@ def test_the_probe_is_not_fooled_by_single_precision(monkeypatch):
     """Where units sit at their threshold, single precision would flip some of them and refuse a stack that is right."""
     monkeypatch.setattr(probe, "TOLERANCE_SINGLE", 0.0)
     method = wg.Method(wg.Learner(mlp().float()), wg.SGD(0.1), wg.Exact())
-    assert probe.objection(method, [in_single_precision(wg.SupervisedTask, seed) for seed in range(2)], [0, 1]) is None
+    assert (
+        probe.why_not_stackable(method, [in_single_precision(wg.SupervisedTask, seed) for seed in range(2)], [0, 1])
+        is None
+    )
     assert all(value.dtype == torch.float32 for value in method.learner.phi.values())
 
 
 def test_the_probe_keeps_to_the_precision_that_a_loss_insists_on():
     method = wg.Method(wg.Learner(mlp().float()), wg.SGD(0.1), wg.Exact())
     tasks = [in_single_precision(Single, seed) for seed in range(2)]
-    assert probe.objection(method, tasks, [0, 1]) is None
+    assert probe.why_not_stackable(method, tasks, [0, 1]) is None
     with pytest.raises(wg.WarpgradError, match="failed in loss"), probe._in_double(method):
-        probe._difference(method, [probe._InDouble(task) for task in tasks], [0, 1], probe._doubled)
+        probe._difference(method, [probe._doubled_task(task) for task in tasks], [0, 1], probe._doubled)

@@ -1,0 +1,110 @@
+"""What the experiments on images share in testing a run on held-out tasks: weights, curves, notes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from warpgrad.algorithms.method import Method
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.methods import HEAD
+from warpgrad.io import read_json
+from warpgrad.training.checkpoint import load
+from warpgrad.training.state import Weights, load_weights, weights
+
+
+@dataclass(frozen=True)
+class AdaptationCurve:
+    """How adaptation to one held-out task went."""
+
+    tested_at: list[int]
+    accuracy: list[float]
+    """In per cent, on the test images, after that many steps."""
+    loss: list[float]
+
+    def until(self, steps: int) -> AdaptationCurve:
+        """The part of the curve up to so many steps, which must be one of the tests."""
+        end = self.tested_at.index(steps) + 1
+        return AdaptationCurve(self.tested_at[:end], self.accuracy[:end], self.loss[:end])
+
+    @property
+    def area(self) -> float:
+        """The mean height of the accuracy curve, by the trapezoid rule: AUC."""
+        steps, heights = torch.tensor(self.tested_at).double(), torch.tensor(self.accuracy).double()
+        return float(torch.trapezoid(heights, steps) / (steps[-1] - steps[0]))
+
+
+def mean(values: Iterable[float]) -> float:
+    numbers = list(values)
+    return sum(numbers) / len(numbers)
+
+
+def say(notes: Sequence[str]) -> list[str]:
+    """The notes, which are also printed for whoever watches the run."""
+    for line in notes:
+        print(line, file=sys.stderr, flush=True)
+    return list(notes)
+
+
+def trained(make: Callable[[bool], Method], checkpoint: Path, *, adapts_head: bool = True) -> tuple[Method, list[str]]:
+    """The method of a run with its best weights, and the names of what does not fit these settings and begins anew.
+
+    Only the head may: it is then drawn afresh on every task, and what a rule or T knew of it begins at its start value.
+
+    Args:
+        make: The method for these settings, at its start; its argument says whether the head is to be a fresh one.
+        checkpoint: Of the run.
+        adapts_head: Whether adaptation would train a fresh head; where it would not, one is refused.
+    """
+    method = make(False)
+    state = load(checkpoint, method.learner.device)
+    stored: Weights = state["best"] or state["weights"]
+    anew = _misfits(weights(method), stored)
+    if anew:
+        if not adapts_head:
+            raise WarpgradError(
+                f"this method does not adapt its head, so the head of {checkpoint} must fit: evaluate with the ways "
+                "and the image size of meta-training."
+            )
+        method = make(True)
+        own = weights(method)
+        stored = {
+            group: {name: own[group][name] if name in anew else value for name, value in entries.items()}
+            for group, entries in stored.items()
+        }
+    load_weights(method, stored, checkpoint)
+    return method, anew
+
+
+def other_data(data: str, name: str, run: Path) -> list[str]:
+    """What the output says where a run is tested on other `data`, called `name`, than it was meta-trained on."""
+    before = read_json(run / "config.json")["data"]
+    if data == before:
+        return []
+    return [f"Images are normalised by the training classes of {name}, not by those of {before}."]
+
+
+def note(anew: Sequence[str]) -> list[str]:
+    """What the output says of it."""
+    if not anew:
+        return []
+    return [
+        "The head of meta-training does not fit and is drawn afresh on every task; what begins anew: "
+        f"{', '.join(dict.fromkeys(anew))}."
+    ]
+
+
+def _misfits(own: Weights, stored: Weights) -> list[str]:
+    """The parts of the head that have another shape; with them the whole head, which begins anew as one."""
+    heads = {
+        group: [name for name in entries if name.split(".")[0] == HEAD and name in stored[group]]
+        for group, entries in own.items()
+    }
+    other = [
+        name for group, names in heads.items() for name in names if stored[group][name].shape != own[group][name].shape
+    ]
+    return sorted({*other, *heads["module"]}) if other else []
