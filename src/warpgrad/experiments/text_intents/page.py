@@ -11,7 +11,7 @@ from warpgrad.experiments import comparison
 from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison import data_of, distinct
 from warpgrad.experiments.comparison_page import Measure, comparison_page
-from warpgrad.report import Block, Column, Figure, Page, Paragraph, Section, Series, curves
+from warpgrad.report import Block, Column, Page, Paragraph, Section, Series, curves
 from warpgrad.report.tables import Cell
 
 
@@ -63,15 +63,17 @@ def _against_seconds(groups: Sequence[Group], shots: Sequence[int]) -> Section:
             if any(run.config["method"] not in ("centroid", "logistic") for run in group.runs)
         ]
         if series:
-            image = curves(
-                series,
-                x_label="processor seconds of adaptation",
-                y_label="accuracy on new domains, %",
-                title=f"{number} shot",
-                size=(7.2, 4.4),
+            figures.append(
+                curves(
+                    series,
+                    x_label="processor seconds of adaptation",
+                    y_label="accuracy on new domains, %",
+                    title=f"{number} shot",
+                    size=(7.2, 4.4),
+                    alt=f"Accuracy against processor seconds of adaptation for every row, {number} shot.",
+                    caption="Mean over new domains and meta-seeds.",
+                )
             )
-            alt = f"Accuracy against processor seconds of adaptation for every row, {number} shot."
-            figures.append(Figure(image, alt, "Mean over new domains and meta-seeds."))
     return Section("Accuracy against time", figures)
 
 
