@@ -70,7 +70,7 @@ class TextConfig(Config):
     meta_steps: PositiveInt = 500
     """Meta-steps."""
     validate_every: PositiveInt = 50
-    """Meta-steps between validations; the weights with the best validation accuracy are kept."""
+    """Meta-steps between validations; the weights with the least validation loss are kept."""
     validation_draws: PositiveInt = 4
     """Support sets of every validation domain."""
     tune_lr: PositiveFloat | None = None
@@ -119,8 +119,10 @@ PRESETS: Mapping[str, TextConfig] = MappingProxyType(
             batch_shots=3,
             steps=3,
             meta_batch=1,
-            meta_steps=100,
-            validate_every=25,
+            meta_lr=0.0005,
+            theta0_lr=0.0005,
+            meta_steps=200,
+            validate_every=50,
             validation_draws=2,
             draws=3,
             query=20,
@@ -182,6 +184,8 @@ MAIN = Table(
 )
 
 _ON_VALIDATION: dict[str, Any] = {"split": "validation", "draws": 4, "together": 0, "outside": 0}
+_SHORT = {"meta_steps": 60, "validate_every": 60}
+"""Meta-training in the search."""
 _STEP_SIZES = (0.3, 1.0, 3.0, 10.0)
 _HEAD_STEP_SIZES = (3.0, 10.0, 30.0, 100.0)
 """ANIL adapts the head alone, which takes larger steps."""
@@ -196,7 +200,7 @@ def _trials(method: str) -> list[tuple[str, dict[str, Any]]]:
     """What is searched for a method: four trials each."""
     if method in META:
         sizes = _HEAD_STEP_SIZES if method == "anil" else _STEP_SIZES
-        return [(f"α = {alpha:g}", {"inner_lr": alpha}) for alpha in sizes]
+        return [(f"α = {alpha:g}", {**_SHORT, "inner_lr": alpha}) for alpha in sizes]
     if method in TUNED:
         return [
             (f"step size {size:g}, {length} steps", {"tune_lr": size, "tune_steps": length})

@@ -25,7 +25,7 @@ from warpgrad.layers.sentences import Encoder, Head, SentenceClassifier
 from warpgrad.model.learner import Learner
 from warpgrad.training.checkpoint import load
 from warpgrad.training.run_directory import newest_checkpoint
-from warpgrad.training.state import load_weights
+from warpgrad.training.state import load_weights, weights
 
 TESTED_AT = (0, 1, 2, 5, 10, 20, 40, 60, 100)
 """Steps after which a model is tested, and the last."""
@@ -116,8 +116,7 @@ def trained(config: TextConfig, encoder: Encoder, run: Path, capacity: int = CAP
     path = newest_checkpoint(run)
     state = load(path, method.learner.device)
     stored = state["best"] or state["weights"]
-    for group in ("module", "rule"):
-        own = {"module": dict(method.learner.module.named_parameters()), "rule": method.rule.meta}[group]
+    for group, own in weights(method).items():
         for name in ("head.correction", "head.bias"):
             if name in own and name in stored[group] and len(stored[group][name]) != len(own[name]):
                 # Beyond the classes of meta-training: zero, or a rule's step size as it began.
@@ -130,7 +129,10 @@ def trained(config: TextConfig, encoder: Encoder, run: Path, capacity: int = CAP
 
 
 def validation_scores(config: TextConfig, data: Sentences, method: Method) -> dict[str, float]:
-    """Mean accuracy on the validation domains at the headline's shots after K steps, in per cent."""
+    """Mean accuracy, in per cent, and loss on the validation domains at the headline's shots after K steps.
+
+    Of a few hundred sentences the loss tells more than the accuracy does, so it chooses the weights that are kept.
+    """
     shape = IntentShape(config.ways, (HEADLINE,), query=config.query, batch_shots=config.batch_shots)
     family = data.family(config, "validation", shape)
     found = []
@@ -138,8 +140,8 @@ def validation_scores(config: TextConfig, data: Sentences, method: Method) -> di
         for name, labels in _domains(config, family, draw).items():
             task = family.task(name, labels, HEADLINE, task_key(config, "validation", name, draw))
             *_, fitted = adapted_points(method, task, config.steps)
-            found.append(_scores(*fitted(), task)["accuracy"])
-    return {"accuracy": float(np.mean(found))}
+            found.append(_scores(*fitted(), task))
+    return {name: float(np.mean([scores[name] for scores in found])) for name in ("accuracy", "loss")}
 
 
 def _judged(
@@ -182,13 +184,16 @@ def _at(learner: Learner, point: Point, task: IntentTask) -> tuple[SentenceClass
 
 
 def _scores(net: SentenceClassifier, head: Head, task: IntentTask) -> dict[str, float]:
-    """Accuracy on the query set, and the AUROC of the largest probability against sentences out of scope."""
+    """Accuracy and loss on the query set, and the AUROC of the largest probability against sentences out of scope."""
     asked = [place for own in task.query for place in own]
     labels = torch.tensor([label for label, own in enumerate(task.query) for _ in own])
     states, mask = task.states.batch([*asked, *task.outside])
     with torch.no_grad():
         logits = F.linear(net.embed(states, mask), *head)
-    scores = {"accuracy": 100 * float((logits[: len(asked)].argmax(1) == labels).float().mean())}
+    scores = {
+        "accuracy": 100 * float((logits[: len(asked)].argmax(1) == labels).float().mean()),
+        "loss": float(F.cross_entropy(logits[: len(asked)], labels)),
+    }
     if task.outside:
         surest = logits.softmax(1).amax(1)
         scores["auroc"] = 100 * auroc(surest[: len(asked)], surest[len(asked) :])

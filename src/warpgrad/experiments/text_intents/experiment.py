@@ -91,7 +91,7 @@ class TextIntents(Experiment[TextConfig]):
             training_family(config, data),
             validate=validate,
             validate_every=config.validate_every,
-            early_stopping=EarlyStopping("accuracy", config.meta_steps, "max"),
+            early_stopping=EarlyStopping("loss", config.meta_steps, "min"),
         )
 
     def evaluate(self, config: TextConfig, directory: Path) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         parts={f"{number}": f"{number} shot" for number in shots},
         sections=[_against_seconds(groups, shots)],
         training="`validation/` scores are means over the validation domain, 5 shots, after K steps. The weights with "
-        "the best validation accuracy are the ones tested.",
+        "the least validation loss are the ones tested.",
     )
 
 
