@@ -120,6 +120,15 @@ def test_tables_give_every_method_as_many_trials(runs: Runs) -> None:
     assert len(cells(EXPERIMENT, MAIN, Path("runs"), "small", None)) == 10 * 4 + 3 * 2
 
 
+def test_on_validation_domains_the_best_length_counts(runs: Runs, tmp_path: Path) -> None:
+    config = runs.tiny(method="tune-all", split="validation", together=0)
+    execute(EXPERIMENT, config, Execution(tmp_path / "run", progress=False))
+    found = evaluation_of(tmp_path / "run")
+    curve = np.mean([np.mean(list(own.values()), axis=0) for own in found["curves"].values()], axis=0)
+    assert found["metrics"]["accuracy"] == pytest.approx(curve.max())
+    assert found["metrics"]["steps"] == found["tested_at"][int(curve.argmax())]
+
+
 def test_steps_at_which_methods_are_tested() -> None:
     assert steps_tested(20) == [0, 1, 2, 5, 10, 20]
     assert steps_tested(3) == [0, 1, 2, 3]

@@ -20,11 +20,13 @@ HEADLINE = 5
 """The number of shots that `accuracy` alone stands for."""
 
 ALPHA: Mapping[str, float] = {
-    "warp-maml": 1.0, "warp-leap": 1.0, "maml": 1.0, "fomaml": 1.0, "reptile": 1.0, "anil": 10.0, "meta-sgd": 1.0,
+    "warp-maml": 3.0, "warp-leap": 3.0, "maml": 3.0, "fomaml": 3.0, "reptile": 3.0, "anil": 30.0, "meta-sgd": 3.0,
 }  # fmt: skip
 """The step size of adaptation of every meta-trained method."""
 TUNE_LR: Mapping[str, float] = {"tune-theta": 3e-3, "tune-all": 1e-4, "lora": 3e-3, "contrastive": 1e-4}
 """AdamW's step size of every fine-tuned one."""
+TUNE_STEPS: Mapping[str, int] = {"tune-theta": 20, "tune-all": 20, "lora": 20, "contrastive": 20}
+"""How long each is fine-tuned."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,8 @@ class TextConfig(Config):
     """Support sets of every validation domain."""
     tune_lr: PositiveFloat | None = None
     """AdamW's step size of fine-tuning; None is the method's own, chosen by the table `text-intents-steps`."""
-    tune_steps: PositiveInt = 20
-    """Steps of fine-tuning."""
+    tune_steps: PositiveInt | None = None
+    """Steps of fine-tuning; None is the method's own, chosen by the same table."""
     tune_head: Literal["centroids", "linear"] = "centroids"
     """The head of fine-tuning: that of all other methods, or a linear layer that begins at the centroids."""
     penalty: PositiveFloat = 0.1
@@ -98,7 +100,7 @@ class TextConfig(Config):
 
     @property
     def alpha(self) -> float:
-        return ALPHA.get(self.method, 1.0) if self.inner_lr is None else self.inner_lr
+        return ALPHA.get(self.method, 3.0) if self.inner_lr is None else self.inner_lr
 
     @property
     def own_tune_lr(self) -> float:
@@ -109,7 +111,9 @@ class TextConfig(Config):
         """How many steps the method takes on a test task."""
         if self.method in META:
             return self.test_steps
-        return self.tune_steps if self.method in TUNED else 0
+        if self.method in TUNED:
+            return TUNE_STEPS[self.method] if self.tune_steps is None else self.tune_steps
+        return 0
 
 
 PRESETS: Mapping[str, TextConfig] = MappingProxyType(
@@ -186,13 +190,15 @@ MAIN = Table(
 _ON_VALIDATION: dict[str, Any] = {"split": "validation", "draws": 4, "together": 0, "outside": 0}
 _SHORT = {"meta_steps": 60, "validate_every": 60}
 """Meta-training in the search."""
-_STEP_SIZES = (0.3, 1.0, 3.0, 10.0)
+_STEP_SIZES = (1.0, 3.0, 10.0, 30.0)
 _HEAD_STEP_SIZES = (3.0, 10.0, 30.0, 100.0)
 """ANIL adapts the head alone, which takes larger steps."""
 _TUNE_STEP_SIZES: Mapping[str, tuple[float, ...]] = {
-    "tune-theta": (1e-3, 3e-3), "tune-all": (3e-5, 1e-4), "lora": (1e-3, 3e-3), "contrastive": (3e-5, 1e-4),
-}  # fmt: skip
-_TUNE_LENGTHS = (20, 60)
+    **dict.fromkeys(("tune-theta", "lora"), (3e-4, 1e-3, 3e-3, 1e-2)),
+    **dict.fromkeys(("tune-all", "contrastive"), (1e-5, 3e-5, 1e-4, 3e-4)),
+}
+_LONGEST_TUNING = 60
+"""Steps of fine-tuning in the search, which tests on the way; the best length counts."""
 _PENALTIES = (0.01, 0.1, 1.0, 10.0)
 
 
@@ -203,9 +209,8 @@ def _trials(method: str) -> list[tuple[str, dict[str, Any]]]:
         return [(f"α = {alpha:g}", {**_SHORT, "inner_lr": alpha}) for alpha in sizes]
     if method in TUNED:
         return [
-            (f"step size {size:g}, {length} steps", {"tune_lr": size, "tune_steps": length})
+            (f"step size {size:g}", {"tune_lr": size, "tune_steps": _LONGEST_TUNING})
             for size in _TUNE_STEP_SIZES[method]
-            for length in _TUNE_LENGTHS
         ]
     return [(f"penalty {penalty:g}", {"penalty": penalty}) for penalty in _PENALTIES]
 

@@ -59,9 +59,10 @@ def evaluate_on_domains(config: TextConfig, data: Sentences, run: Path) -> dict[
         result["metrics"][f"seconds{at}"] = result["seconds_at"][f"{shots}"][-1]
     headline = HEADLINE if HEADLINE in config.shots else config.shots[0]
     result["accuracy"] = result[f"accuracy_{headline}shot"]
-    result["metrics"]["accuracy"] = float(
-        np.mean([result["metrics"][f"accuracy_{shots}shot"] for shots in config.shots])
-    )
+    # The mean over shots after each number of steps. On validation domains its best chooses how many to take.
+    curve = np.mean([np.mean(list(own.values()), axis=0) for own in result["curves"].values()], axis=0)
+    best = int(curve.argmax()) if config.split == "validation" else len(curve) - 1
+    result["metrics"] |= {"accuracy": float(curve[best]), "steps": steps_tested(config.own_steps)[best]}
     return {
         **result,
         "data": data.text.name,
