@@ -185,8 +185,11 @@ def _command(function: Callable[..., None], settings: Any = None, **bound: Any) 
 
 def _sentence(box: str, words: Sequence[str]) -> str:
     """The first paragraph of a boxed message, and what the others offer instead."""
-    inside = " ".join(line.strip("│| ") for line in box.splitlines() if line[:1] not in "╭╰")
-    text, *others = (" ".join(part.split()) for part in re.split("─{3,}", inside))
+    lines = box.splitlines()
+    if not box.startswith("╭"):  # where stdout is not UTF-8: the title and rules of hyphens
+        lines = lines[2:]
+    inside = " ".join(line.strip("│| ") for line in lines if line[:1] not in ("╭", "╰"))
+    text, *others = (" ".join(part.split()) for part in re.split("[─-]{10,}", inside))
     text = text.rstrip(" .") or "the options cannot be understood"
     offered = re.match(r"Available subcommands: (.*)|Perhaps you meant: (--[a-z0-9-]+)", others[0] if others else "")
     if offered and offered[1]:

@@ -200,7 +200,7 @@ def equal_time(preset: str, what: str, meta_steps: int | None = None) -> int:
 
 NAME = "omniglot"
 _ON_VALIDATION: Mapping[str, Any] = {"split": "validation", "validation_tasks": 5}
-_META_STEPS = 20
+_META_STEPS = 10
 """Of Warp-Leap in the search for step sizes; the others take as much processor time."""
 
 _SETTINGS = {
