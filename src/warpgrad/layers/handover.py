@@ -18,7 +18,7 @@ from torch import nn
 from warpgrad.errors import WarpgradError
 from warpgrad.io import PARTIAL, write_bytes, writing
 from warpgrad.layers.sentences import LONGEST, Encoder, Head, SentenceClassifier, put_back
-from warpgrad.layers.transformer import layer_stack, mergeable, save_warped
+from warpgrad.layers.transformer import layer_stack, mergeable, save_warped, without_progress_bars
 
 CLASSIFY = f'''\
 """Classify sentences with the model in this folder: python classify.py "a sentence" "another".
@@ -84,7 +84,7 @@ def hand_over(
             "not load the folder: ask for --keep-warps, or meta-train with --warp linear."
         )
     begun = folder.parent / f"{PARTIAL}{folder.name}"
-    with writing(folder):
+    with writing(folder), without_progress_bars():
         shutil.rmtree(begun, ignore_errors=True)
         begun.mkdir(parents=True)
         if keep_warps is None:

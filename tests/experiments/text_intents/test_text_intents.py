@@ -258,7 +258,7 @@ def test_bad_input_to_adapt_is_refused_in_one_sentence(
     (tmp_path / "empty").mkdir()
     run = str(runs["warp-maml"])
     for words, message in [
-        (["adapt"], "required options"),
+        (["adapt"], "missing from warpgrad adapt"),
         (["adapt", str(tmp_path / "empty"), "--data", str(good)], "config.json is missing"),
         (["adapt", run, "--data", str(one)], "one label, 'label0'"),
         (["adapt", run, "--data", str(tmp_path / "none.csv")], "cannot be read"),
