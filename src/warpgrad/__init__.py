@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Reptile,
     )
     from warpgrad.layers.augmentation import compress, conv_warp, interleave, linear_warp, sized
+    from warpgrad.layers.transformer import merge_transformer, warp_transformer
     from warpgrad.model.learner import Forward, Learner
     from warpgrad.model.partition import Adaptable, Warp
     from warpgrad.objectives import Approximate, Exact, InPlace, Objective, UnrolledObjective
@@ -73,6 +74,7 @@ __getattr__, __dir__ = exports(
         "warpgrad.analysis.check": "check",
         "warpgrad.initialisers": "FOMAML MAML Fixed GaussianPrior Initialiser Leap MultiTask Reptile",
         "warpgrad.layers.augmentation": "compress conv_warp interleave linear_warp sized",
+        "warpgrad.layers.transformer": "merge_transformer warp_transformer",
         "warpgrad.model.learner": "Forward Learner",
         "warpgrad.model.partition": "Adaptable Warp",
         "warpgrad.objectives": "Approximate Exact InPlace Objective UnrolledObjective",
@@ -149,6 +151,7 @@ __all__ = [
     "linear_warp",
     "load",
     "load_run",
+    "merge_transformer",
     "meta_gradient",
     "meta_train",
     "save",
@@ -158,4 +161,5 @@ __all__ = [
     "warp_leap",
     "warp_maml",
     "warp_rnn",
+    "warp_transformer",
 ]

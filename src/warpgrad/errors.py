@@ -12,6 +12,7 @@ _EXTRAS = {
     "tensorboard": "tensorboard",
     "wandb": "wandb",
     "mlflow": "mlflow",
+    **dict.fromkeys(("transformers", "tokenizers"), "text"),
 }
 """Module -> the extra that installs it."""
 

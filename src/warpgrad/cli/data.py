@@ -3,6 +3,8 @@
 warpgrad data prepare omniglot --download        fetch the published archives, then prepare them
 warpgrad data prepare cifar-fs --source DIR      prepare an archive that is there already
 warpgrad data prepare folder --source DIR        a folder of class folders with one's own pictures
+warpgrad data prepare clinc150                   sentences of 150 intents in 10 domains
+warpgrad data prepare text --source FILE         one's own labelled sentences, CSV or JSONL
 warpgrad data draw                               the invented alphabets that stand in where nothing is prepared
 warpgrad data montage --data cifar-fs            a picture of a data set: a row per class
 """
@@ -20,17 +22,17 @@ from tyro.conf import arg
 
 import warpgrad.data as sets
 from warpgrad.cli.outer import tell
-from warpgrad.data.prepared import DRAWN, OMNIGLOT, STORES
+from warpgrad.data.prepared import CLINC, DRAWN, OMNIGLOT, STORES
 from warpgrad.errors import check_name, require
 from warpgrad.io import write_bytes
 
 if TYPE_CHECKING:
-    from warpgrad.data import ImageStore
+    from warpgrad.data import ImageStore, LabelledText
 
-DATA = """Prepare the public data sets and your own pictures, draw alphabets, look at a data set.
+DATA = """Prepare the public data sets, your own pictures and sentences, draw alphabets, look at a data set.
 
 Example: warpgrad data prepare omniglot --download"""
-PREPARE = """Make a data set that experiments read, from published files or from your own pictures.
+PREPARE = """Make a data set that experiments read, from published files or from your own.
 
 Example: warpgrad data prepare cifar-fs --source DIR"""
 PUBLIC = {
@@ -110,6 +112,45 @@ def prepare_folder(
         looked=_lines("classes looked through"), progress=_lines("classes prepared"),
     )  # fmt: skip
     _print_summary(store)
+
+
+def prepare_clinc(*, source: Path | None = None, out: Path | None = None) -> None:
+    """Prepare CLINC150: sentences of 150 intents in 10 domains.
+
+    Example: warpgrad data prepare clinc150 --source DIR
+
+    Args:
+        source: The folder with data_full.json and domains.json. Without it, clinc150 in WARPGRAD_DATA.
+        out: Where the prepared data set goes. Without it, data/clinc150.
+    """
+    _print_text(sets.prepare_clinc(source, out or STORES / CLINC))
+
+
+def prepare_text(
+    *,
+    source: Path,
+    text_field: str = "text",
+    label_field: str = "label",
+    domain_field: str | None = None,
+    name: str | None = None,
+    out: Path | None = None,
+) -> None:
+    """Prepare your own labelled sentences.
+
+    Example: warpgrad data prepare text --source tickets.csv --text-field sentence
+
+    Args:
+        source: A CSV with a header, or a JSONL file with one object a line, in UTF-8.
+        text_field: What the file calls the sentence.
+        label_field: What it calls the label.
+        domain_field: What it calls the domain of a label. Without it, `domain` where there is such a field; without
+            that, labels are split by the seed of a run.
+        name: What the data set is called. Without it, the file's own name.
+        out: Where the prepared data set goes. Without it, data/NAME.
+    """
+    name = name or source.stem
+    fields = sets.Fields(text_field, label_field, domain_field)
+    _print_text(sets.prepare_text(source, out or STORES / name, name=name, fields=fields))
 
 
 def _destination(out: Path | None, name: str) -> Path:
@@ -206,6 +247,17 @@ def _print_summary(store: ImageStore) -> None:
         tell(f"{header.name}: {len(store)} {classes}{of}, {usable} with 20 or more")
     tell(f"sha256 {header.sha256}")
     tell(f"data set: {store.path}")
+
+
+def _print_text(text: LabelledText) -> None:
+    counts = [len(own) for own in text.members()]
+    domains = f" in {len(set(text.domains))} domains" if text.has_domains() else ", no domains to split by"
+    tell(f"{text.name}: {len(text.texts)} sentences, {len(text.labels)} labels{domains}")
+    fewest = text.labels[counts.index(min(counts))]
+    outside = f"; {len(text.out_of_scope)} sentences out of scope" if text.out_of_scope else ""
+    tell(f"{min(counts)} ('{fewest}') to {max(counts)} sentences of a label{outside}")
+    tell(f"sha256 {text.sha256}")
+    tell(f"data set: {text.path}")
 
 
 def _lines(what: str) -> Callable[[int, int], None]:

@@ -84,8 +84,8 @@ def _commands(words: Sequence[str]) -> dict[str, Any]:
 
     The words are needed because a preset, a file or a run gives the options their defaults.
     """
-    from warpgrad.cli import data, report, run, sweep, verify
-    from warpgrad.data.prepared import OMNIGLOT
+    from warpgrad.cli import adapt, data, report, run, sweep, verify
+    from warpgrad.data.prepared import CLINC, OMNIGLOT
 
     runs, sweeps = {}, {}
     for name, declared in DECLARATIONS.items():
@@ -101,19 +101,25 @@ def _commands(words: Sequence[str]) -> dict[str, Any]:
         )
         for name, about in data.PUBLIC.items()
     }
+    own = {
+        "folder": _command(data.prepare_folder),
+        CLINC: _command(data.prepare_clinc),
+        "text": _command(data.prepare_text),
+    }
     named = words[:1] == ["evaluate"] and len(words) > 1 and not words[1].startswith("-")
     tested, kept = run.run_config(Path(words[1])) if named else (None, None)
     return {
         "list": _command(run.list_experiments),
         "run": (run.RUN, runs),
         "evaluate": _command(run.evaluate, kept, declared=tested),
+        "adapt": _command(adapt.adapt),
         "report": _command(report.report),
         "reproduce": _command(report.reproduce),
         "sweep": (sweep.SWEEP, sweeps),
         "data": (
             data.DATA,
             {
-                "prepare": (data.PREPARE, {**prepare, "folder": _command(data.prepare_folder)}),
+                "prepare": (data.PREPARE, {**prepare, **own}),
                 "draw": _command(data.draw),
                 "montage": _command(data.montage),
             },

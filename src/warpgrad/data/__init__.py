@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from warpgrad.data.sources.folders import prepare_folder
     from warpgrad.data.sources.mini_imagenet import prepare_mini_imagenet
     from warpgrad.data.sources.omniglot import download_omniglot, prepare_omniglot, prepare_omniglot_few_shot
+    from warpgrad.data.sources.text import Fields, LabelledText, open_text, prepare_clinc, prepare_text
     from warpgrad.data.sources.tiered_imagenet import prepare_tiered_imagenet
     from warpgrad.data.store import Header, ImageStore, open_store
     from warpgrad.data.tasks.alphabets import (
@@ -48,6 +49,7 @@ __getattr__, __dir__ = exports(
         "warpgrad.data.sources.folders": "prepare_folder",
         "warpgrad.data.sources.mini_imagenet": "prepare_mini_imagenet",
         "warpgrad.data.sources.omniglot": "download_omniglot prepare_omniglot prepare_omniglot_few_shot",
+        "warpgrad.data.sources.text": "Fields LabelledText open_text prepare_clinc prepare_text",
         "warpgrad.data.sources.tiered_imagenet": "prepare_tiered_imagenet",
         "warpgrad.data.store": "Header ImageStore open_store",
         "warpgrad.data.tasks.alphabets": "AlphabetData AlphabetProtocol Alphabets "
@@ -67,8 +69,10 @@ __all__ = [
     "Alphabets",
     "CifarSplits",
     "ClassImages",
+    "Fields",
     "Header",
     "ImageStore",
+    "LabelledText",
     "Limits",
     "data_name",
     "download_omniglot",
@@ -77,13 +81,16 @@ __all__ = [
     "montage",
     "open_prepared",
     "open_store",
+    "open_text",
     "open_tree",
     "prepare_cifar",
+    "prepare_clinc",
     "prepare_drawn",
     "prepare_folder",
     "prepare_mini_imagenet",
     "prepare_omniglot",
     "prepare_omniglot_few_shot",
+    "prepare_text",
     "prepare_tiered_imagenet",
     "random_affine",
     "split_alphabets",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 STORES = Path("data")
 """Where prepared data sets go, beside runs/, when nobody says."""
 
-OMNIGLOT, DRAWN = "omniglot", "drawn"
+OMNIGLOT, DRAWN, CLINC = "omniglot", "drawn", "clinc150"
 
 TITLES = {
     OMNIGLOT: "Omniglot",

@@ -23,6 +23,7 @@ _FOLDERS: Mapping[str, str] = MappingProxyType(
         "multi-shot": "multi_shot",
         "maze": "maze",
         "continual": "continual",
+        "text-intents": "text_intents",
     }
 )
 """Experiment -> its folder. To add one, make the folder and name it here."""

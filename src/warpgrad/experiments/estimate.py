@@ -63,6 +63,7 @@ FIELDS: Mapping[str, Fields] = MappingProxyType(
         "maze": Fields(),
         "few-shot": Fields("steps", "meta_batch", ("validation_episodes",), "test_curve_episodes"),
         "multi-shot": Fields("steps", "meta_batch", ("validation_tasks",), "test_curve_tasks"),
+        "text-intents": Fields("steps", "meta_batch", ("validation_draws",)),
     }
 )
 USUAL = Fields("steps", "meta_batch")

@@ -1,0 +1,61 @@
+"""`warpgrad adapt RUN --data my.csv --out model/`: from a meta-trained run and a few labelled sentences to a folder
+with an adapted classifier, which plain transformers loads."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from warpgrad.cli.run import run_config
+from warpgrad.errors import require
+
+
+def adapt(
+    *,
+    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    data: Path,
+    out: Path,
+    text_field: str = "text",
+    label_field: str = "label",
+    encoder: str | None = None,
+    steps: int | None = None,
+    keep_warps: bool = False,
+) -> None:
+    """Adapt a run of text-intents to your own labelled sentences, and hand the classifier over as a folder.
+
+    Example: warpgrad adapt runs/mine --data my.csv --out model
+
+    Args:
+        run: The run directory, of a meta-trained method.
+        data: Labelled sentences, CSV or JSONL. All of them are adapted to.
+        out: The folder to make. AutoModel of transformers loads it.
+        text_field: What the file calls the sentence.
+        label_field: What it calls the label.
+        encoder: Where the run's encoder is now, if not where it was.
+        steps: Adaptation steps. Without it, those that the run is tested with.
+        keep_warps: Do not merge the warps into the weights, for non-linear ones; load_warped(...) reads that.
+    """
+    declared, config = run_config(run)
+    require(
+        declared.name == "text-intents",
+        f"{run} is a run of {declared.name}; 'warpgrad adapt' takes one of text-intents.",
+    )
+    require(steps is None or steps >= 1, f"steps={steps}: adaptation needs at least 1 step.")
+    require(not out.exists(), f"{out} is there already: name another folder with --out.")
+    # Only now: the help text, which ends before this, needs no torch.
+    from warpgrad.data.sources.text import Fields
+    from warpgrad.experiments.text_intents.adapting import adapt_run
+
+    began = time.monotonic()
+    summary = adapt_run(
+        config, run, data, out,
+        fields=Fields(text_field, label_field), encoder=encoder, steps=steps, keep_warps=keep_warps,
+    )  # fmt: skip
+    print(
+        f"{summary.sentences} sentences, {summary.labels} labels, {summary.steps} steps, "
+        f"{time.monotonic() - began:.1f} s: task loss {summary.first:.3f} before, {summary.last:.3f} after"
+    )
+    print(f"model: {out}" + ("" if keep_warps else f"; try: python {out}/classify.py 'a sentence'"))

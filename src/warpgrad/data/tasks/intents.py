@@ -1,0 +1,271 @@
+"""Tasks on sentences: tell some labels (intents) apart after K sentences of each.
+
+What the frozen lower layers of the encoder make of a sentence is computed once and kept (`SentenceStates`); a task
+draws from that. A task is a function of (labels, shots, seed). Every adaptation step sees as many sentences of each
+label as of the others, at most `batch_shots`, so that steps on many shots cost no more than on few.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from warpgrad.data.sources.text import LabelledText
+from warpgrad.errors import WarpgradError
+from warpgrad.io import write_bytes
+from warpgrad.keys import fold, generator
+from warpgrad.model.learner import Forward
+from warpgrad.tasks.base import Task, TaskFamily
+from warpgrad.tasks.supervised import accuracy
+
+Encode = Callable[[Sequence[str]], tuple[Tensor, Tensor]]
+"""Sentences -> (hidden states [n, tokens, width], attention mask [n, tokens])."""
+CHUNK = 256
+"""Sentences that are encoded at once."""
+
+
+class SentenceStates:
+    """Hidden states of many sentences, without padding: one after the other in one tensor."""
+
+    def __init__(self, states: Tensor, offsets: Tensor) -> None:
+        self.states = states
+        self.offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def width(self) -> int:
+        return self.states.shape[1]
+
+    def batch(self, places: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """(states, mask) of some sentences, padded to the longest of them."""
+        index = torch.as_tensor(places)
+        begin, lengths = self.offsets[index], self.offsets[index + 1] - self.offsets[index]
+        steps = torch.arange(int(lengths.max()))
+        mask = steps < lengths[:, None]
+        gathered = self.states[(begin[:, None] + steps).clamp(max=len(self.states) - 1)]
+        device = self.states.device
+        return gathered * mask[:, :, None].to(gathered), mask.long().to(device)
+
+    @classmethod
+    def encoded(
+        cls, texts: Sequence[str], encode: Encode, progress: Callable[[int, int], None] | None = None
+    ) -> SentenceStates:
+        """Of texts, by batches of sentences that are about as long as one another."""
+        order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+        parts: dict[int, Tensor] = {}
+        for begin in range(0, len(order), CHUNK):
+            chosen = order[begin : begin + CHUNK]
+            states, mask = encode([texts[place] for place in chosen])
+            for row, place in enumerate(chosen):
+                parts[place] = states[row][mask[row].bool()].clone()
+            if progress is not None:
+                progress(min(begin + CHUNK, len(order)), len(order))
+        lengths = torch.tensor([0, *(len(parts[place]) for place in range(len(texts)))])
+        return cls(torch.cat([parts[place] for place in range(len(texts))]), lengths.cumsum(0))
+
+
+def cached_states(
+    texts: Sequence[str],
+    encode: Encode,
+    folder: Path,
+    key: str,
+    progress: Callable[[int, int], None] | None = None,
+) -> SentenceStates:
+    """The states of texts, from the cache in `folder` where it has them; `key` names the encoder and its layers."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, save
+
+    digest = hashlib.sha256("\0".join([key, *texts]).encode()).hexdigest()
+    path = folder / f"states-{digest[:16]}.safetensors"
+    if path.is_file():
+        try:
+            kept = load_file(path)
+            return SentenceStates(kept["states"], kept["offsets"])
+        except (SafetensorError, KeyError, OSError):  # half a file cannot be, but a broken disk can
+            path.unlink()
+    made = SentenceStates.encoded(texts, encode, progress)
+    write_bytes(path, save({"states": made.states.contiguous(), "offsets": made.offsets}))
+    return made
+
+
+class SentenceBatch(NamedTuple):
+    """Sentences of a support set, then those to classify; the support set itself where there are no others."""
+
+    states: Tensor
+    mask: Tensor
+    support: Tensor
+    """Labels of the support set."""
+    labels: Tensor
+    """Of the sentences to classify."""
+    classes: int
+
+
+class IntentTask(Task):
+    """Tell labels apart after seeing K sentences of each."""
+
+    def __init__(
+        self,
+        name: str,
+        states: SentenceStates,
+        support: Sequence[Sequence[int]],
+        query: Sequence[Sequence[int]],
+        *,
+        batch_shots: int = 5,
+        meta_query: int | None = None,
+        outside: Sequence[int] = (),
+        seed: int = 0,
+    ) -> None:
+        """
+        Args:
+            name: Of the task.
+            states: All sentences.
+            support: For every label, the places of the sentences to adapt to.
+            query: For every label, the places of the sentences to be judged on.
+            batch_shots: Sentences of each label in an adaptation step, at most.
+            meta_query: Sentences of each label in the meta-loss, at most; all if None.
+            outside: Sentences of no label, for the score of those out of scope.
+            seed: Keys the batches.
+        """
+        self.name = name
+        self.states = states
+        self.support, self.query, self.outside = support, query, outside
+        self.batch_shots, self.meta_query = batch_shots, meta_query
+        self.seed = seed
+
+    @property
+    def classes(self) -> int:
+        return len(self.support)
+
+    def with_seed(self, seed: int) -> IntentTask:
+        return IntentTask(
+            self.name, self.states, self.support, self.query,
+            batch_shots=self.batch_shots, meta_query=self.meta_query, outside=self.outside, seed=seed,
+        )  # fmt: skip
+
+    def adapt_batch(self, k: int) -> SentenceBatch:
+        return self.batch(self._drawn(self.support, self.batch_shots, "adapt", k))
+
+    def meta_batch(self, k: int) -> SentenceBatch:
+        return self.batch(
+            self._drawn(self.support, self.batch_shots, "meta support", k),
+            self._drawn(self.query, self.meta_query, "meta", k),
+        )
+
+    def test_batches(self) -> Iterable[SentenceBatch]:
+        yield self.batch(self.support, self.query)
+
+    def loss(self, forward: Forward, batch: SentenceBatch) -> Tensor:
+        return F.cross_entropy(forward(batch.states, batch.mask, batch.support, batch.classes), batch.labels)
+
+    def metrics(self, forward: Forward, batch: SentenceBatch) -> dict[str, float]:
+        logits = forward(batch.states, batch.mask, batch.support, batch.classes)
+        return {
+            "loss": float(F.cross_entropy(logits, batch.labels).detach()),
+            "accuracy": float(accuracy(logits, batch.labels)),
+        }
+
+    def batch(self, support: Sequence[Sequence[int]], asked: Sequence[Sequence[int]] = ()) -> SentenceBatch:
+        """A batch of these sentences of every label."""
+        places = [place for own in support for place in own]
+        labels = _labels(support)
+        if not asked:
+            return SentenceBatch(*self.states.batch(places), labels, labels, len(support))
+        places += [place for own in asked for place in own]
+        return SentenceBatch(*self.states.batch(places), labels, _labels(asked), len(support))
+
+    def _drawn(self, of: Sequence[Sequence[int]], most: int | None, role: str, k: int) -> list[list[int]]:
+        """At most so many sentences of every label, by key."""
+        if most is None or all(len(own) <= most for own in of):
+            return [list(own) for own in of]
+        draw = generator(self.seed, k, role)
+        return [[own[place] for place in torch.randperm(len(own), generator=draw)[:most].tolist()] for own in of]
+
+
+def _labels(of: Sequence[Sequence[int]]) -> Tensor:
+    return torch.tensor([label for label, own in enumerate(of) for _ in own])
+
+
+@dataclass(frozen=True)
+class IntentShape:
+    """How tasks are drawn."""
+
+    ways: int = 15
+    shots: tuple[int, ...] = (5,)
+    """One of them is drawn for every task."""
+    query: int = 15
+    """Sentences of each label to be judged on."""
+    batch_shots: int = 5
+    meta_query: int | None = None
+
+
+class IntentFamily(TaskFamily):
+    """Tasks on the labels of one split: sets of labels drawn at random and, as often, whole domains."""
+
+    def __init__(
+        self,
+        text: LabelledText,
+        states: SentenceStates,
+        labels: Sequence[int],
+        shape: IntentShape,
+        outside: Sequence[int] = (),
+    ) -> None:
+        self.text, self.states, self.shape, self.outside = text, states, shape, outside
+        self.labels = tuple(labels)
+        self._members: Mapping[int, list[int]] = {
+            label: own for label, own in enumerate(text.members()) if label in set(labels)
+        }
+        self.domains = self._domains()
+        most = max(shape.shots)
+        for label, own in self._members.items():
+            if len(own) < most + 1:
+                raise WarpgradError(
+                    f"the label '{text.labels[label]}' of {text.name} has {_sentences(len(own))}: {most} shots and at "
+                    f"least one to be judged on need {most + 1}; ask for fewer shots, or add sentences."
+                )
+        if len(self.labels) < 2:
+            raise WarpgradError(f"{text.name} has fewer than two labels in a split: nothing to tell apart there.")
+
+    def sample(self, seed: int) -> IntentTask:
+        draw = generator("intents", seed)
+        shots = self.shape.shots[int(torch.randint(len(self.shape.shots), (1,), generator=draw))]
+        if self.domains and int(torch.randint(2, (1,), generator=draw)):
+            name = sorted(self.domains)[int(torch.randint(len(self.domains), (1,), generator=draw))]
+            return self.task(name, self.domains[name], shots, seed)
+        ways = min(self.shape.ways, len(self.labels))
+        chosen = torch.randperm(len(self.labels), generator=draw)[:ways].tolist()
+        return self.task("labels drawn at random", [self.labels[place] for place in chosen], shots, seed)
+
+    def task(self, name: str, labels: Sequence[int], shots: int, seed: int) -> IntentTask:
+        """The task on these labels whose sentences the seed draws."""
+        draw = generator("sentences", seed)
+        support, query = [], []
+        for label in labels:
+            own = self._members[label]
+            order = [own[place] for place in torch.randperm(len(own), generator=draw).tolist()]
+            support.append(order[:shots])
+            query.append(order[shots : shots + self.shape.query])
+        return IntentTask(
+            name, self.states, support, query,
+            batch_shots=self.shape.batch_shots, meta_query=self.shape.meta_query, outside=self.outside,
+            seed=fold(seed, "batches"),
+        )  # fmt: skip
+
+    def _domains(self) -> dict[str, list[int]]:
+        """Domains of the split with two labels or more."""
+        found: dict[str, list[int]] = {}
+        for label in self.labels:
+            found.setdefault(self.text.domains[label], []).append(label)
+        return {name: own for name, own in found.items() if name and len(own) > 1}
+
+
+def _sentences(count: int) -> str:
+    return "one sentence" if count == 1 else f"{count} sentences"

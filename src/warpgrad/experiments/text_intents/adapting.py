@@ -1,0 +1,78 @@
+"""From a meta-trained run and somebody's labelled sentences to an adapted classifier in a folder: `warpgrad adapt`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from warpgrad.algorithms.method import Method
+from warpgrad.data.sources.text import Fields, read_rows
+from warpgrad.data.tasks.intents import IntentTask, SentenceStates
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.text_intents.config import META, TextConfig
+from warpgrad.experiments.text_intents.evaluation import adapted_points, trained
+from warpgrad.experiments.text_intents.methods import CAPACITY, warp_settings
+from warpgrad.layers.handover import hand_over
+from warpgrad.layers.sentences import open_encoder
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What an adaptation was."""
+
+    sentences: int
+    labels: int
+    steps: int
+    first: float
+    """L_task before the first step, and at the last."""
+    last: float
+
+
+def adapt_run(
+    config: TextConfig,
+    run: Path,
+    data: Path,
+    out: Path,
+    *,
+    fields: Fields,
+    encoder: str | None = None,
+    steps: int | None = None,
+    keep_warps: bool = False,
+) -> Summary:
+    """Adapt what a run has meta-learned to the labelled sentences of a file, and hand the classifier over."""
+    if config.method not in META:
+        raise WarpgradError(
+            f"{run} is of the method {config.method}, which is not meta-trained: adapt a run of {', '.join(META)}."
+        )
+    rows = read_rows(data, fields)
+    labels = sorted({label for _, label, _ in rows})
+    if len(labels) < 2:
+        raise WarpgradError(f"{data} has one label, '{labels[0]}': there is nothing to tell apart.")
+    opened = open_encoder(config.encoder if encoder is None else encoder)
+    method = trained(config, opened, run, max(CAPACITY, len(labels)))
+    texts = [text for text, _, _ in rows]
+    states = SentenceStates.encoded(texts, partial(opened.lower, layers=config.layers))
+    members = [[place for place, row in enumerate(rows) if row[1] == label] for label in labels]
+    task = IntentTask(data.name, states, members, members, batch_shots=5)
+    count = config.test_steps if steps is None else steps
+    *_, fitted = adapted_points(method, task, count)
+    net, head = fitted()
+    first, last = (_loss(method, task, point) for point in (method.learner.theta0, dict(net.named_parameters())))
+    hand_over(
+        out, opened, net, head, labels,
+        layers=config.layers, keep_warps=warp_settings(config) if keep_warps else None,
+    )  # fmt: skip
+    return Summary(len(rows), len(labels), count, first, last)
+
+
+def _loss(method: Method, task: IntentTask, values: Mapping[str, Tensor]) -> float:
+    """L_task on the batch of the first step, at θ among these values."""
+    learner = method.learner
+    theta = {name: values[name].detach() for name in learner.theta0}
+    with torch.no_grad(), learner.modes_kept():
+        return float(task.loss(learner.bind(theta, learner.buffers(), training=False), task.adapt_batch(0)))

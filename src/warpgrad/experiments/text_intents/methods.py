@@ -1,0 +1,140 @@
+"""Every method of the text experiment: the encoder, what is θ and what φ, the rule, and how it is meta-trained."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from warpgrad.algorithms import Online, Unrolled, warp_leap, warp_maml
+from warpgrad.algorithms.method import Method
+from warpgrad.data.sources.text import LabelledText, open_text
+from warpgrad.data.tasks.intents import IntentFamily, IntentShape, SentenceStates, cached_states
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments.methods import Recipe, adam, keyed
+from warpgrad.experiments.text_intents.config import WARPED, TextConfig
+from warpgrad.initialisers import FOMAML, Reptile
+from warpgrad.keys import fold, generator
+from warpgrad.layers.sentences import LONGEST, Encoder, SentenceClassifier, open_encoder, upper_part
+from warpgrad.layers.transformer import warp_transformer
+from warpgrad.model.learner import Learner
+from warpgrad.rules import SGD
+from warpgrad.rules.learned import MetaSGD
+
+CAPACITY = 150
+"""Classes that the head has room for unless a task has more."""
+LORA_ON = ("attention.self.query", "attention.self.value")
+"""Where the method `lora` has its low-rank updates: where they usually are. θ of the others is behind the attention and
+behind the feed-forward block, where the warps are."""
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """The data of a run: text, what the lower layers make of it, and the encoder."""
+
+    text: LabelledText
+    states: SentenceStates
+    """Of all sentences, then of those out of scope."""
+    encoder: Encoder
+
+    def family(self, config: TextConfig, split: str, shape: IntentShape) -> IntentFamily:
+        """Tasks on the labels of a split."""
+        return IntentFamily(self.text, self.states, self.text.split(config.seed)[split], shape, self._outside(config))
+
+    def _outside(self, config: TextConfig) -> list[int]:
+        """Places of the sentences out of scope, drawn by the seed."""
+        there = len(self.text.out_of_scope)
+        order = torch.randperm(there, generator=generator(config.seed, "out of scope")).tolist()
+        return [len(self.text.texts) + place for place in order[: config.outside]]
+
+
+def open_sentences(config: TextConfig) -> Sentences:
+    """The data and the encoder that the settings name; states of the lower layers from the cache beside the data."""
+    text, encoder = open_text(config.data), open_encoder(config.encoder)
+    assert text.path is not None
+    states = cached_states(
+        [*text.texts, *text.out_of_scope],
+        partial(encoder.lower, layers=config.layers),
+        text.path,
+        f"{encoder.sha256}/{config.layers}/{LONGEST}",
+        _progress,
+    )
+    return Sentences(text, states, encoder)
+
+
+def _progress(done: int, total: int) -> None:
+    if 10 * done // total > 10 * (done - 1) // total or done == total:
+        print(f"{done}/{total} sentences through the lower layers, once", file=sys.stderr, flush=True)
+
+
+def training_family(config: TextConfig, data: Sentences) -> IntentFamily:
+    """Tasks to meta-train on: 15 labels drawn from all domains, or a whole domain."""
+    shape = IntentShape(
+        config.ways,
+        config.train_shots,
+        query=config.query,
+        batch_shots=config.batch_shots,
+        meta_query=config.meta_query,
+    )
+    return data.family(config, "train", shape)
+
+
+def recipe(config: TextConfig, encoder: Encoder, capacity: int = CAPACITY) -> Recipe:
+    """How a method is meta-trained."""
+    learner = text_learner(config, encoder, capacity)
+    optimiser = adam(phi=config.meta_lr, theta0=config.theta0_lr, rule=config.rule_lr)
+    made = partial(Recipe, optimiser=optimiser, clip=config.meta_clip)
+    online = Online(steps=config.steps, tasks=config.meta_batch)
+    unrolled = Unrolled(steps=config.steps, tasks=config.meta_batch)
+    descent = SGD(config.alpha)
+    match config.method:
+        case "warp-maml":
+            return made(warp_maml(learner, descent), online)
+        case "warp-leap":
+            return made(warp_leap(learner, descent), online)
+        case "fomaml" | "reptile":
+            return made(Method(learner, descent, None, FOMAML() if config.method == "fomaml" else Reptile()), online)
+        case "maml" | "anil":
+            return made(Method(learner, descent), unrolled)
+        case "meta-sgd":
+            return made(Method(learner, MetaSGD(config.alpha)), unrolled)
+    raise WarpgradError(f"{config.method} is not meta-trained.")
+
+
+def text_learner(config: TextConfig, encoder: Encoder, capacity: int = CAPACITY) -> Learner:
+    """The classifier with its θ and φ. The correction of the head begins at zero on every task, for every method."""
+    net = classifier(config, encoder, capacity).to(config.device)
+    if config.method == "anil":
+        return Learner(net, task="head", start={"head": "zero"})
+    if config.method in WARPED:
+        return Learner(net, start={"head": "zero"})
+    return Learner(net, warp=(), start={"head": "zero"})
+
+
+def classifier(config: TextConfig, encoder: Encoder, capacity: int = CAPACITY) -> SentenceClassifier:
+    """The upper layers as the method has them, at the encoder's own weights; what requires a gradient is adapted."""
+    upper: nn.Module = upper_part(encoder.model, config.layers)
+    if config.method in ("tune-all", "contrastive"):
+        upper.requires_grad_(True)
+    elif config.method in ("logistic", "centroid"):
+        upper.requires_grad_(False)
+    else:
+        upper = keyed(config.seed, "theta", lambda: warp_transformer(upper, **warp_settings(config)))
+    return SentenceClassifier(upper, width=encoder.width, capacity=capacity, temperature=config.temperature)
+
+
+def warp_settings(config: TextConfig) -> dict[str, Any]:
+    """What `warp_transformer` is given for a method."""
+    settings: dict[str, Any] = {"rank": config.rank, "warp": config.warp if config.method in WARPED else None}
+    if config.method == "lora":
+        settings["on"] = list(LORA_ON)
+    return settings
+
+
+def task_key(config: TextConfig, *place: int | str) -> int:
+    """What draws the sentences of a held-out task: the same for every method of a seed."""
+    return fold("held out", config.seed, *place)

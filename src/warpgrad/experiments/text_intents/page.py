@@ -1,0 +1,115 @@
+"""What is shown of the text experiment: accuracies at each number of shots, against steps and processor seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from warpgrad.experiments import comparison
+from warpgrad.experiments.base import Group, Lines
+from warpgrad.experiments.comparison import data_of, distinct
+from warpgrad.experiments.comparison_page import Measure, comparison_page
+from warpgrad.report import Block, Column, Page, Paragraph, Section, Series, curves
+from warpgrad.report.tables import Cell
+
+
+def build_page(groups: Sequence[Group], title: str) -> Page:
+    groups = distinct(groups)
+    shots = shots_of(groups)
+    measures = [
+        Measure(f"accuracy_{number}shot", f"{number} shot", compared=True, when=f"With {number} of each: ")
+        for number in shots
+    ]
+    for kind, words in (("together", "all labels at once"), ("auroc", "AUROC out of scope")):
+        measures += [
+            Measure(f"{kind}_{number}shot", f"{words}, {number} shot")
+            for number in shots
+            if has(groups, f"{kind}_{number}shot")
+        ]
+    return comparison_page(
+        groups,
+        title,
+        f"Intents of sentences on {' and '.join(data_of(groups))}",
+        held_out="new domains",
+        measures=measures,
+        plain=[(Column("meta-training", "min"), _minutes), (Column(f"adaptation, {shots[-1]} shot", "s"), _seconds)],
+        caption="The same support sets and the same sentences to be judged on for every row of a meta-seed.",
+        notes=[
+            "Fine-tuning, logistic regression and nearest centroid begin at the encoder as it is; the other methods "
+            "are meta-trained once for all numbers of shots. Methods that take no steps stand as flat lines.",
+            "AUROC: how well the largest probability tells sentences of the domain from sentences out of scope.",
+        ],
+        parts={f"{number}": f"{number} shot" for number in shots},
+        sections=[_against_seconds(groups, shots)],
+        training="`validation/` scores are means over the validation domain, 5 shots, after K steps. The weights with "
+        "the least validation loss are the ones tested.",
+    )
+
+
+def _against_seconds(groups: Sequence[Group], shots: Sequence[int]) -> Section:
+    """Accuracy against the processor time of adaptation, after the lower layers were computed."""
+    figures: list[Block] = [
+        Paragraph(
+            "Processor seconds of adaptation on one core, mean over tasks and meta-seeds, with the head's fit and "
+            "without what the frozen lower layers cost once."
+        )
+    ]
+    for number in shots:
+        series = [
+            Series.line(group.label, _mean(group, "seconds_at", number), _mean(group, "curves", number))
+            for group in groups
+            if any(run.config["method"] not in ("centroid", "logistic") for run in group.runs)
+        ]
+        if series:
+            figures.append(
+                curves(
+                    series,
+                    x_label="processor seconds of adaptation",
+                    y_label="accuracy on new domains, %",
+                    title=f"{number} shot",
+                    size=(7.2, 4.4),
+                    alt=f"Accuracy against processor seconds of adaptation for every row, {number} shot.",
+                    caption="Mean over new domains and meta-seeds.",
+                )
+            )
+    return Section("Accuracy against time", figures)
+
+
+def _mean(group: Group, part: str, shots: int) -> list[float]:
+    def of(evaluation: dict[str, Any]) -> Any:
+        found = evaluation[part][f"{shots}"]
+        return np.mean(list(found.values()), axis=0) if isinstance(found, dict) else np.asarray(found)
+
+    mean: list[float] = np.mean([of(each) for each in group.evaluations], axis=0).tolist()
+    return mean
+
+
+def _minutes(group: Group) -> Cell:
+    """Processor time of meta-training, mean over meta-seeds."""
+    return f"{sum(run.summary['processor_seconds'] for run in group.runs) / len(group.runs) / 60:.1f}"
+
+
+def _seconds(group: Group) -> Cell:
+    """Processor time of adaptation to one task."""
+    last = [each["seconds_at"][f"{shots_of([group])[-1]}"][-1] for each in group.evaluations]
+    return f"{sum(last) / len(last):.2f}"
+
+
+def shots_of(groups: Sequence[Group]) -> list[int]:
+    """The numbers of shots that every run was tested at."""
+    found = [set(evaluation["shots"]) for group in groups for evaluation in group.evaluations]
+    return sorted(set.intersection(*found))
+
+
+def has(groups: Sequence[Group], measure: str) -> bool:
+    return all(measure in evaluation for group in groups for evaluation in group.evaluations)
+
+
+def result_lines(groups: Sequence[Group]) -> Lines:
+    """The table for the terminal: accuracy at each number of shots, every row against the first one."""
+    titles = {f"accuracy_{shots}shot": f"{shots} shot, % [95 %]" for shots in shots_of(groups)}
+    split = " and ".join(dict.fromkeys(each["split"] for group in groups for each in group.evaluations))
+    about = f"{' and '.join(data_of(groups))} ({split} domains)"
+    return comparison.result_lines(groups, about, titles)

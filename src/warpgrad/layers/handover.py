@@ -1,0 +1,124 @@
+"""An adapted classifier as a folder that plain transformers loads, and that classifies without this library.
+
+config.json, model.safetensors, tokenizer…   the encoder with θ and the warps merged: AutoModel.from_pretrained(folder)
+head.safetensors                             weight and bias of the linear head on the mean of the last states
+classify.py                                  twenty lines that put the two together
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from torch import nn
+
+from warpgrad.errors import WarpgradError
+from warpgrad.io import PARTIAL, write_bytes, writing
+from warpgrad.layers.sentences import LONGEST, Encoder, Head, SentenceClassifier, put_back
+from warpgrad.layers.transformer import layer_stack, mergeable, save_warped, without_progress_bars
+
+CLASSIFY = f'''\
+"""Classify sentences with the model in this folder: python classify.py "a sentence" "another".
+
+Needs torch, transformers and safetensors. A sentence is the mean of its tokens' last states, scaled to length 1; the
+head is a linear layer on it.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoTokenizer
+
+
+def classify(sentences, folder=Path(__file__).parent):
+    """(label, probability) of every sentence."""
+    model = AutoModel.from_pretrained(folder, local_files_only=True).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    head = load_file(Path(folder) / "head.safetensors")
+    inputs = tokenizer(sentences, padding=True, truncation=True, max_length={LONGEST}, return_tensors="pt")
+    with torch.no_grad():
+        states = model(**inputs)[0]
+        mask = inputs["attention_mask"].unsqueeze(-1).to(states.dtype)
+        pooled = torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1), dim=-1)
+        probability, place = (pooled @ head["weight"].T + head["bias"]).softmax(-1).max(-1)
+    return [(model.config.id2label[int(p)], float(q)) for p, q in zip(place, probability)]
+
+
+if __name__ == "__main__":
+    for sentence, (label, probability) in zip(sys.argv[1:], classify(sys.argv[1:])):
+        print(f"{{label}}\\t{{probability:.3f}}\\t{{sentence}}")
+'''
+
+
+def hand_over(
+    folder: Path,
+    encoder: Encoder,
+    net: SentenceClassifier,
+    head: Head,
+    labels: Sequence[str],
+    *,
+    layers: int,
+    keep_warps: dict[str, Any] | None = None,
+) -> None:
+    """Write the folder, whole or not at all.
+
+    Args:
+        folder: Where to; it must not be there yet.
+        encoder: The encoder that was adapted.
+        net: Its upper layers, adapted.
+        head: (W, b) on them.
+        labels: What the classes are called.
+        layers: How many layers `net` has.
+        keep_warps: Keep warps as modules, by these settings of `warp_transformer`: for those that cannot be merged.
+    """
+    if folder.exists():
+        raise WarpgradError(f"{folder} is there already: name another folder with --out.")
+    if keep_warps is None and not mergeable(net.upper):
+        raise WarpgradError(
+            "the warps of this run are non-linear and cannot be merged into the weights, so plain transformers could "
+            "not load the folder: ask for --keep-warps, or meta-train with --warp linear."
+        )
+    begun = folder.parent / f"{PARTIAL}{folder.name}"
+    with writing(folder), without_progress_bars():
+        shutil.rmtree(begun, ignore_errors=True)
+        begun.mkdir(parents=True)
+        if keep_warps is None:
+            whole = cast(Any, put_back(encoder.model, net.upper, layers))
+            _name_labels(whole.config, labels)
+            whole.save_pretrained(begun)
+            write_bytes(begun / "classify.py", CLASSIFY.encode())
+        else:
+            whole = cast(Any, _with_warps(encoder.model, net.upper, layers))
+            _name_labels(whole.config, labels)
+            depth = len(list(encoder.model.get_submodule(layer_stack(encoder.model)).children()))
+            save_warped(whole, begun, **{**keep_warps, "layers": list(range(depth - layers, depth))})
+        encoder.tokenizer.save_pretrained(begun)
+        _save_head(begun / "head.safetensors", head)
+        begun.rename(folder)
+
+
+def _name_labels(config: Any, labels: Sequence[str]) -> None:
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {label: place for place, label in enumerate(labels)}
+
+
+def _save_head(path: Path, head: Head) -> None:
+    from safetensors.torch import save
+
+    weight, bias = (value.detach().clone().contiguous() for value in head)
+    write_bytes(path, save({"weight": weight, "bias": bias}))
+
+
+def _with_warps(encoder: nn.Module, upper: nn.Module, layers: int) -> nn.Module:
+    """A copy of the encoder whose top layers are the warped ones as they are."""
+    whole = copy.deepcopy(encoder)
+    stack = layer_stack(encoder)
+    own = cast(nn.ModuleList, whole.get_submodule(stack))
+    for index, layer in enumerate(upper.get_submodule(stack).children()):
+        own[len(own) - layers + index] = copy.deepcopy(layer)
+    return whole.eval()

