@@ -279,7 +279,8 @@ def test_early_stopping_ends_with_the_best_parameters(tmp_path):
     learner = wg.Learner(mlp())
     records = wg.meta_train(
         learner, wg.FunctionFamily(lambda seed: make_task(mlp, seed)), algorithm=wg.Online(steps=2, tasks=2),
-        rule=wg.SGD(0.1), initialiser=wg.Reptile(), optimiser=partial(torch.optim.SGD, lr=0.1), meta_steps=99,
+        rule=wg.SGD(0.1), objective=wg.Approximate(), initialiser=wg.Reptile(),
+        optimiser=partial(torch.optim.SGD, lr=0.1), meta_steps=99,
         validate=validate, early_stopping=wg.EarlyStopping("loss", patience=2), run=tmp_path / "run",
     )  # fmt: skip
     assert [record["validation/loss"] for record in records] == [5.0, 3.0, 4.0, 3.5]

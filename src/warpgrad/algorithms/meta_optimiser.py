@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from warpgrad.algorithms.method import GROUPS, Method, ParameterGroup
+from warpgrad.arguments import expect, real
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.tensors import Tensors
 
@@ -54,13 +56,22 @@ class MetaOptimiser:
             raise WarpgradError(f"optimiser group {unknown[0]!r} is unknown; groups are {', '.join(GROUPS)}.")
         self.parameters: dict[ParameterGroup, Tensors] = {group: method.parameters(group) for group in GROUPS}
         self.clip = clip if isinstance(clip, Mapping) else dict.fromkeys(GROUPS, clip)
+        for group, bound in self.clip.items():
+            if group not in GROUPS:
+                raise WarpgradError(f"clip group {group!r} is unknown; groups are {', '.join(GROUPS)}.")
+            if bound is not None:
+                real(bound, "clip", above=0)
         self.optimisers: dict[ParameterGroup, Optimizer] = {
             group: factories[group](list(parameters.values()))
             for group, parameters in self.parameters.items()
             if parameters and group in factories
         }
+        for one in self.optimisers.values():
+            expect(one, Optimizer, "what optimiser= makes", "torch.optim.Adam(parameters, lr=1e-3)")
         self.schedules = [schedule(item) for item in self.optimisers.values()] if schedule else []
         self._norms: dict[ParameterGroup, list[float]] = {}
+        for made in self.schedules:
+            expect(made, LRScheduler, "what schedule= makes", "torch.optim.lr_scheduler.StepLR(optimiser, 100)")
 
     def __call__(self, group: ParameterGroup, gradient: Tensors) -> None:
         """One step on a group of meta-parameters."""
@@ -86,9 +97,16 @@ class MetaOptimiser:
         self._norms.clear()
         return found
 
-    def end_meta_step(self) -> None:
-        for schedule in self.schedules:
-            schedule.step()
+    def end_meta_step(self, record: Mapping[str, float] | None = None) -> None:
+        """Step the schedules; one that waits for a plateau is given the meta-loss of the record, or its task loss."""
+        with warnings.catch_warnings():
+            # A group that is not learned, or not in this meta-step, has a schedule that runs ahead of its optimiser.
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step\\(\\)` before", UserWarning)
+            for schedule in self.schedules:
+                if isinstance(schedule, ReduceLROnPlateau):
+                    schedule.step(_watched(record or {}))
+                else:
+                    schedule.step()
 
     def state(self) -> dict[str, Any]:
         """Optimiser and schedule states, for a checkpoint."""
@@ -102,6 +120,13 @@ class MetaOptimiser:
             item.load_state_dict(state["optimisers"][group])
         for schedule, own in zip(self.schedules, state["schedules"], strict=True):
             schedule.load_state_dict(own)
+
+
+def _watched(record: Mapping[str, float]) -> float:
+    for name in ("meta_loss", "task_loss_last", "task_loss"):
+        if name in record:
+            return record[name]
+    raise WarpgradError("ReduceLROnPlateau needs a loss to watch, but this meta-step recorded none.")
 
 
 def check_finite(group: str, gradient: Mapping[str, Tensor]) -> float:

@@ -16,9 +16,10 @@ from warpgrad.data.prepared import DRAWN
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.experiments.base import Config, Diverged, Experiment, Group, Results, Row, Table
 from warpgrad.experiments.records import Record, Recorded, check_commit
-from warpgrad.experiments.runner import commit, concluded, python_command, run_name, settings
+from warpgrad.experiments.runner import concluded, python_command, run_name, settings
 from warpgrad.experiments.workers import Worker, say, stop_all
 from warpgrad.io import is_locked, read_object
+from warpgrad.origin import commit
 from warpgrad.report.runs import load_run
 from warpgrad.training.interrupts import Interrupted, Interrupts, leave_after
 from warpgrad.training.run_directory import LOCK

@@ -50,19 +50,19 @@ class TensorBoardLogger(Callback):
 
     def on_start(self, training: Training) -> None:
         # The events of meta-steps that a killed process had taken after its last checkpoint are superseded.
-        self._writer = self._make(str(self._directory), purge_step=training.step + 1)  # type: ignore[no-untyped-call]
+        self._writer = self._make(str(self._directory), purge_step=training.step + 1)
 
     def on_step(self, step: int, learner: Learner, record: MetaRecord) -> None:
         del learner
         assert self._writer is not None, "on_start comes first"
         for name, value in numbers(record).items():
-            self._writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
-        self._writer.flush()  # type: ignore[no-untyped-call]
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
 
     def on_end(self, training: Training) -> None:
         del training
         if self._writer is not None:
-            self._writer.close()  # type: ignore[no-untyped-call]
+            self._writer.close()
             self._writer = None
 
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.algorithms.ranks import Ranks
-from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.errors import NonFiniteError
 from warpgrad.keys import fold
 from warpgrad.model.learner import Learner
 from warpgrad.tasks.base import TaskFamily
 from warpgrad.training import checkpoint
+from warpgrad.training.arguments import checked_tasks
 from warpgrad.training.callbacks import Callbacks, MetaRecord, Training
 from warpgrad.training.distributed import RankLostError
 from warpgrad.training.interrupts import Interrupted, Interrupts, leave_after
@@ -73,6 +74,7 @@ class MetaLoop:
         self._snapshot: dict[str, Any] | None = None
         self._saved_at = time.monotonic()
         self._saved_step = -1
+        self._begun = False
         if directory is not None:
             if found := directory.newest(state.method.learner.device):
                 path, saved = found
@@ -164,14 +166,13 @@ class MetaLoop:
 
     def _meta_step(self) -> MetaRecord:
         state, key = self.state, fold(self.seed, self.state.step)
-        batch = self.tasks.meta_batch(key, state.algorithm.tasks)
-        if not batch:
-            raise WarpgradError("the task family returned an empty meta-batch.")
+        batch = checked_tasks(self.tasks.meta_batch(key, state.algorithm.tasks), first=not self._begun)
+        self._begun = True
         keys = [fold(key, "task", index) for index in range(len(batch))]
         with self.ranks.share_errors():
             record = state.algorithm.meta_step(state.method, batch, keys, state.update, self.ranks)
         record.update(state.update.numbers())
-        state.update.end_meta_step()
+        state.update.end_meta_step(record)
         return record
 
     def _share_state(self) -> None:

@@ -22,13 +22,13 @@ import torch
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser, OptimiserFactory, ScheduleFactory
 from warpgrad.algorithms.method import Method, ParameterGroup
-from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.keys import isolated_rng
 from warpgrad.model.learner import Learner
 from warpgrad.objectives.base import Objective
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import TaskFamily
+from warpgrad.training.arguments import check_arguments, check_learns
 from warpgrad.training.callbacks import Callback, Callbacks, StepFunction
 from warpgrad.training.distributed import current_ranks, restarted
 from warpgrad.training.early_stopping import EarlyStopping
@@ -84,7 +84,8 @@ def meta_train(
         weight: λ; 1 if None.
         optimiser: The meta-optimiser, e.g. `partial(torch.optim.Adam, lr=1e-3)`, or one per group.
         clip: Largest norm of meta-gradients, for all groups or per group.
-        schedule: Learning-rate schedule of the meta-optimisers, stepped once per meta-step.
+        schedule: Learning-rate schedule of the meta-optimisers, stepped once per meta-step; `ReduceLROnPlateau` watches
+            the meta-loss, or the last task loss where there is none.
         meta_steps: How many meta-steps in all, those of an earlier call in the same run included.
         seed: Keys every draw.
         validate: Scores of the learner on validation tasks, every `validate_every` meta-steps.
@@ -111,21 +112,14 @@ def meta_train(
         >>> len(records)
         2
     """
-    refuse_if(meta_steps < 1, f"meta_steps={meta_steps}: meta-training needs at least 1 meta-step.")
-    refuse_if(validate_every < 1, f"validate_every={validate_every}: validate after at least 1 meta-step.")
-    refuse_if(test_every < 1, f"test_every={test_every}: test after at least 1 meta-step.")
-    refuse_if(
-        early_stopping is not None and validate is None,
-        "early stopping needs validate=, a function that scores the learner.",
-    )
-    if run is None and (tensorboard or fresh):
-        raise WarpgradError("tensorboard and fresh need a run directory: pass run=.")
+    check_arguments(locals())
     learner = method.learner if isinstance(method, Method) else method
     ranks = current_ranks(learner.device)
     directory: RunDirectory | None = None
     try:
         with ranks.share_errors():
             method = Method.of(method, rule, objective, initialiser, weight)
+            check_learns(method, algorithm)
             update = MetaOptimiser(method, optimiser, clip=clip, schedule=schedule)
             state = TrainingState(method, algorithm, update, early_stopping)
             own = config is None or "experiment" not in config
