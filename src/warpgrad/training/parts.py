@@ -106,13 +106,14 @@ def rebuilt(description: Description, kind: Callable[..., P], what: str) -> P:
         else:
             arguments[argument] = tuple(value) if isinstance(value, list) else value
     try:
-        part: P = found(**arguments)
+        part: Any = found(**arguments)
     except (TypeError, ValueError) as error:
         raise WarpgradError(
             f"the {what} {name}({', '.join(map(str, arguments))}) cannot be built in this version of warpgrad "
             f"({error}): pass {what}=."
         ) from error
-    return part
+    built: P = part
+    return built
 
 
 def method_parts(method: Method) -> dict[str, Any]:
