@@ -13,7 +13,7 @@ RECIPES = [page for page in PAGES if page.name != "README.md"]
 
 
 @pytest.mark.filterwarnings(
-    "ignore:User provided device_type of 'cuda'",
+    "ignore:CUDA is not available",
     "ignore::DeprecationWarning",
     "ignore::FutureWarning",
     "ignore::UserWarning:torch.onnx",
