@@ -67,8 +67,7 @@ def main(meta_steps: int = 200) -> dict[str, float]:
     method = wg.Method(learner, RULE, wg.Exact(), wg.Leap())
     lightning = MetaLearning(method, wg.FunctionFamily(line_task), wg.Online(steps=STEPS, tasks=4))
     # The keys that `wg.meta_train(..., seed=SEED)` would use, meta-step by meta-step.
-    steps: list[int] = [fold(SEED, step) for step in range(meta_steps)]
-    keys: DataLoader[int] = DataLoader(steps, batch_size=None)  # type: ignore[arg-type]
+    keys: DataLoader[int] = DataLoader([fold(SEED, step) for step in range(meta_steps)], batch_size=None)  # type: ignore[arg-type]
     trainer = L.Trainer(
         max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False,

@@ -54,9 +54,9 @@ if TYPE_CHECKING:
         load,
         load_run,
         meta_gradient,
-        meta_train,
         save,
     )
+    from warpgrad.training.meta_train import meta_train
 
 __getattr__, __dir__ = exports(
     globals(),

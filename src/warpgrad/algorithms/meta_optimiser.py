@@ -69,9 +69,9 @@ class MetaOptimiser:
         for one in self.optimisers.values():
             expect(one, Optimizer, "what optimiser= makes", "torch.optim.Adam(parameters, lr=1e-3)")
         self.schedules = [schedule(item) for item in self.optimisers.values()] if schedule else []
-        self._norms: dict[ParameterGroup, list[float]] = {}
         for made in self.schedules:
             expect(made, LRScheduler, "what schedule= makes", "torch.optim.lr_scheduler.StepLR(optimiser, 100)")
+        self._norms: dict[ParameterGroup, list[float]] = {}
 
     def __call__(self, group: ParameterGroup, gradient: Tensors) -> None:
         """One step on a group of meta-parameters."""

@@ -137,8 +137,8 @@ def heard() -> Iterator[None]:
                 sys.stdout.flush()
             except (OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for each, handler in previous.items():
+            signal.signal(each, handler)
 
 
 def follow_parent() -> None:

@@ -14,7 +14,7 @@ import pickle
 import pickletools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -186,7 +186,7 @@ class _Bounded:
 def _measure(file: Any, size: int) -> None:
     """Refuse a pickle that claims more bytes than it has, or numbers a value far beyond those before it, for which the
     unpickler would take memory first."""
-    for count, (code, argument, _) in enumerate(pickletools.genops(_Bounded(file, size)), start=1):
+    for count, (code, argument, _) in enumerate(pickletools.genops(cast(IO[bytes], _Bounded(file, size))), start=1):
         if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and isinstance(argument, int) and argument > count:
             raise ValueError(f"it numbers a value {argument} of at most {count}")
 

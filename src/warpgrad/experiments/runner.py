@@ -19,7 +19,7 @@ from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.experiments.base import C, Execution, Experiment
 from warpgrad.experiments.methods import Recipe
 from warpgrad.io import digest, read_bytes, read_object, write_json
-from warpgrad.origin import commit
+from warpgrad.origin import commit as commit
 from warpgrad.tasks.base import TaskFamily
 from warpgrad.training.distributed import RankLostError, current_ranks
 from warpgrad.training.meta_train import meta_train

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,20 +121,15 @@ def _clip(value: Any) -> None:
 
 def _callbacks(value: Any) -> None:
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise WarpgradError(f"callbacks must be a list of functions, not {described(value)}: write callbacks=[...].")
+        raise WarpgradError(f"callbacks must be a list of callbacks, not {described(value)}: write callbacks=[...].")
     for place, one in enumerate(value):
         if not isinstance(one, Callback):
-            function(one, f"callbacks[{place}]", "a Callback(...) object or a function of (step, learner, record)")
+            function(one, f"callbacks[{place}]", "a Callback, or a function of (step, learner, record)")
 
 
-def _path(value: Any, name: str) -> None:
+def _path(name: str, value: Any) -> None:
     if not isinstance(value, str | Path):
-        raise WarpgradError(f"{name} must be the path of a run or of a saved method, not {described(value)}.")
-
-
-def _run(value: Any) -> None:
-    if not isinstance(value, str | Path):
-        raise WarpgradError(f"run must be the path of a directory, e.g. 'runs/mine', not {described(value)}.")
+        raise WarpgradError(f"{name} must be a path, e.g. 'runs/mine', not {described(value)}.")
 
 
 _CHECKS: dict[str, Callable[[Any], object]] = {
@@ -155,8 +151,8 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "test": lambda value: function(value, "test", "lambda learner: score(learner, tasks, ...)"),
     "test_every": lambda value: integer(value, "test_every", at_least=1),
     "callbacks": _callbacks,
-    "run": _run,
-    "init_from": lambda value: _path(value, "init_from"),
+    "run": partial(_path, "run"),
+    "init_from": partial(_path, "init_from"),
     "config": lambda value: mapping(value, "config", '{"width": 40}'),
     "fresh": lambda value: flag(value, "fresh"),
     "checkpoint_seconds": lambda value: real(value, "checkpoint_seconds", at_least=0),

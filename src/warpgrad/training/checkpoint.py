@@ -71,8 +71,8 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
             f"checkpoint {path} has format {content['format']}, this version reads format {CHECKPOINT_FORMAT}; "
             "use the version that wrote it, or start over with --fresh."
         )
-    placed: dict[str, Any] = moved(state, device)
-    return placed
+    found: dict[str, Any] = moved(state, device)
+    return found
 
 
 def _damaged(path: Path, why: str) -> DamagedError:
