@@ -12,7 +12,12 @@ PAGES = sorted((ROOT / "docs" / "cookbook").glob("*.md"))
 RECIPES = [page for page in PAGES if page.name != "README.md"]
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning:torch.onnx")
+@pytest.mark.filterwarnings(
+    "ignore:CUDA is not available",
+    "ignore::DeprecationWarning",
+    "ignore::FutureWarning",
+    "ignore::UserWarning:torch.onnx",
+)
 @pytest.mark.parametrize("page", RECIPES, ids=lambda page: page.stem)
 def test_the_snippets_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

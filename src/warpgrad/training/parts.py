@@ -15,15 +15,19 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from warpgrad import initialisers, objectives, rules
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.algorithms.method import Method
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers.base import Initialiser
+from warpgrad.initialisers.points import FOMAML, MAML, Fixed, Leap, MultiTask, Reptile
+from warpgrad.initialisers.prior import GaussianPrior
 from warpgrad.model.learner import Learner
 from warpgrad.objectives.base import Objective
+from warpgrad.objectives.warp import Approximate, Exact, InPlace
 from warpgrad.rules.base import Learned, Rule
+from warpgrad.rules.descent import SGD, Adam, Clip
+from warpgrad.rules.learned import MaskedSGD, MetaCurvature, MetaSGD
 from warpgrad.tasks.base import TaskFamily
 
 P = TypeVar("P", Rule, Objective, Initialiser)
@@ -31,8 +35,13 @@ P = TypeVar("P", Rule, Objective, Initialiser)
 Description = dict[str, Any]
 """{"class": name, "arguments": {name: plain value or description}}."""
 
-_KNOWN: dict[str, Callable[..., Any]] = {
-    name: getattr(package, name) for package in (rules, objectives, initialisers) for name in package.__all__
+_KNOWN: dict[str, type[Rule | Objective | Initialiser]] = {
+    kind.__name__: kind
+    for kind in (
+        *(SGD, Adam, Clip, MetaSGD, MetaCurvature, MaskedSGD),
+        *(Exact, Approximate, InPlace),
+        *(Fixed, FOMAML, MAML, Leap, MultiTask, Reptile, GaussianPrior),
+    )
 }
 """Classes that a file may name: nothing else is ever called because a file says so."""
 _NO_SETTING = ("self", "engine", "chunk", "budget")
@@ -81,28 +90,30 @@ def function_name(value: Any) -> str:
     return str(getattr(value, "__qualname__", type(value).__name__))
 
 
-def rebuilt(description: Description, kind: type[P], what: str) -> P:
+def rebuilt(description: Description, kind: Callable[..., P], what: str) -> P:
     """The part that was described, new; one that is not of this library is the user's to build."""
+    assert isinstance(kind, type), "Rule, Objective or Initialiser"
     name = description["class"]
     found = _KNOWN.get(name)
-    if not (isinstance(found, type) and issubclass(found, kind)):
+    if found is None or not issubclass(found, kind):
         raise WarpgradError(f"the {what} is {name}, which is not in this version of warpgrad: pass {what}={name}(...).")
     arguments: dict[str, Any] = {}
     for argument, value in description["arguments"].items():
         if isinstance(value, dict) and value.keys() == {"learned"}:
             arguments[argument] = Learned(value["learned"])
         elif isinstance(value, dict) and value.keys() == {"class", "arguments"}:
-            arguments[argument] = rebuilt(value, kind, argument)
+            arguments[argument] = rebuilt(value, kind, argument)  # a rule in a rule, an initialiser in a prior
         else:
             arguments[argument] = tuple(value) if isinstance(value, list) else value
     try:
-        part: P = found(**arguments)
+        part: Any = found(**arguments)
     except (TypeError, ValueError) as error:
         raise WarpgradError(
             f"the {what} {name}({', '.join(map(str, arguments))}) cannot be built in this version of warpgrad "
             f"({error}): pass {what}=."
         ) from error
-    return part
+    built: P = part
+    return built
 
 
 def method_parts(method: Method) -> dict[str, Any]:

@@ -123,8 +123,8 @@ def _built(
         kept = parts or {"objective": None, "weight": 1.0}
         method = Method(
             learner,
-            rule or rebuilt(kept["rule"], Rule, "rule"),  # type: ignore[type-abstract]
-            objective or (kept["objective"] and rebuilt(kept["objective"], Objective, "objective")),  # type: ignore[type-abstract]
+            rule or rebuilt(kept["rule"], Rule, "rule"),
+            objective or (kept["objective"] and rebuilt(kept["objective"], Objective, "objective")),
             initialiser or rebuilt(kept["initialiser"], Initialiser, "initialiser"),
             kept["weight"],
         )
