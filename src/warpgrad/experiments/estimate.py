@@ -23,7 +23,7 @@ from typing import Any
 
 from warpgrad.adaptation.traced import traced_at_once
 from warpgrad.algorithms.replay import ReplayBuffer
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import C, Config, Execution, Experiment
 from warpgrad.training.resources import Flops, peak_bytes
 
@@ -74,8 +74,7 @@ def fields_of(experiment: Experiment[Any], config: Config) -> Fields:
     if config.method == "maml" and hasattr(config, "maml_steps"):
         fields = dataclasses.replace(fields, steps="maml_steps")
     for name in filter(None, (fields.steps, fields.tasks, *fields.validations)):
-        if not hasattr(config, name):
-            raise WarpgradError(f"{experiment.name} cannot be estimated: it has no setting '{name}'.")
+        require(hasattr(config, name), f"{experiment.name} cannot be estimated: it has no setting '{name}'.")
     return fields
 
 
@@ -210,8 +209,9 @@ class CostEstimate:
 
     def cluster_seconds(self, rate: float, ranks: int = 1) -> float:
         """At `rate` FLOPs per second and rank; ranks share the tasks of a meta-step."""
-        if not rate > 0 or ranks < 1:
-            raise WarpgradError(f"flops={rate:g}, ranks={ranks}: a rate above 0 and at least 1 rank are needed.")
+        require(
+            rate > 0 and ranks >= 1, f"flops={rate:g}, ranks={ranks}: a rate above 0 and at least 1 rank are needed."
+        )
         share = math.ceil(self.tasks / ranks) / self.tasks
         return self.meta_steps * self.flops_per_meta_step * share / rate
 
