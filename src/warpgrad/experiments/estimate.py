@@ -218,10 +218,10 @@ class CostEstimate:
     def lines(self, rate: float | None = None, ranks: int = 1) -> list[str]:
         where = "disk" if self.buffer_on_disk else "memory"
         lines = [
-            f"meta-steps            {self.meta_steps} × {duration(self.seconds_per_meta_step)}",
-            f"meta-training         {duration(self.seconds)} on this machine, as busy as it is now",
-            f"peak memory           {size(self.peak_bytes)}",
-            f"replay buffer         {self.buffer_entries} points, {size(self.buffer_bytes)} in {where}"
+            f"meta-steps            {self.meta_steps} × {in_time_unit(self.seconds_per_meta_step)}",
+            f"meta-training         {in_time_unit(self.seconds)} on this machine, as busy as it is now",
+            f"peak memory           {in_byte_unit(self.peak_bytes)}",
+            f"replay buffer         {self.buffer_entries} points, {in_byte_unit(self.buffer_bytes)} in {where}"
             if self.buffer_entries
             else "replay buffer         none",
             f"products              {self.flops_per_meta_step:.3g} FLOPs per meta-step, "
@@ -229,7 +229,7 @@ class CostEstimate:
         ]
         if rate is not None:
             lines.append(
-                f"at {rate:.3g} FLOPs/s      {duration(self.cluster_seconds(rate, ranks))} on {ranks} rank(s)"
+                f"at {rate:.3g} FLOPs/s      {in_time_unit(self.cluster_seconds(rate, ranks))} on {ranks} rank(s)"
                 + (", at least: with η = 1 ranks share adaptation only" if self.serial and ranks > 1 else "")
             )
         return lines
@@ -289,7 +289,7 @@ def _extrapolated(
 
     def at(name: str) -> float:
         """A quantity at the K asked for, from the line through the samples."""
-        return line([sample.steps for sample in samples], [getattr(sample, name) for sample in samples], steps)
+        return on_line([sample.steps for sample in samples], [getattr(sample, name) for sample in samples], steps)
 
     per_step = at("seconds") / share
     every = getattr(config, "validate_every", 0)
@@ -306,7 +306,7 @@ def _extrapolated(
     on_disk = total > last.memory_budget > 0
     held = [sample.peak - sample.buffer for sample in samples]
     grows = held[-1] > held[0] * (1 + GROWTH)
-    peak = line([sample.steps for sample in samples], held, steps) if grows else held[-1]
+    peak = on_line([sample.steps for sample in samples], held, steps) if grows else held[-1]
     return CostEstimate(
         meta_steps=config.meta_steps,
         tasks=tasks,
@@ -321,7 +321,7 @@ def _extrapolated(
     )
 
 
-def line(xs: list[int], ys: list[float] | list[int], x: float) -> float:
+def on_line(xs: list[int], ys: list[float] | list[int], x: float) -> float:
     """The line through the first and the last point; through 0 where it would start below, level where it would fall.
 
     No cost falls as steps are added: where it seems to, the clock was disturbed.
@@ -335,7 +335,7 @@ def line(xs: list[int], ys: list[float] | list[int], x: float) -> float:
     return ys[-1] * x / xs[-1] if start < 0 else start + slope * x
 
 
-def duration(seconds: float) -> str:
+def in_time_unit(seconds: float) -> str:
     """Seconds in the unit a person would use."""
     for unit, length in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * length:
@@ -343,7 +343,7 @@ def duration(seconds: float) -> str:
     return f"{seconds:.2g} s"
 
 
-def size(count: float) -> str:
+def in_byte_unit(count: float) -> str:
     """Bytes in the unit a person would use."""
     for unit, length in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= length:

@@ -23,7 +23,7 @@ from warpgrad.data import Alphabets, ImageStore, open_store, prepare_drawn
 from warpgrad.data.prepared import DRAWN, OMNIGLOT, STORES, open_prepared, prepared
 from warpgrad.data.store import FILE
 from warpgrad.data.tasks.alphabets import alphabet_tasks
-from warpgrad.errors import WarpgradError, require
+from warpgrad.errors import WarpgradError
 from warpgrad.experiments.methods import Recipe, keyed, plain_network, warped_network
 from warpgrad.experiments.omniglot.config import OmniglotConfig
 from warpgrad.initialisers import FOMAML, Fixed, Initialiser, Leap, Reptile
@@ -56,9 +56,6 @@ def warped_learner(config: OmniglotConfig, drawings: Tensor | None = None) -> Le
 
     `drawings`, as from `starting_drawings`, are what a `scaled` start of the warp-layers is measured on.
     """
-    require(
-        config.warp in OMNIGLOT_WARPS, f"warp='{config.warp}' is unknown; choose one of {', '.join(OMNIGLOT_WARPS)}."
-    )
     warp = OMNIGLOT_WARPS[config.warp]
     module = warped_network(config.seed, _convnet(config), config.warp_init, drawings, warp=warp)
     start: dict[str, StartPolicy] = {"*": "fixed"} if config.theta0 == "random" else {}
