@@ -76,7 +76,7 @@ def test_the_paper_preset_is_the_papers():
                  if getattr(small, field.name) != getattr(config, field.name)}  # fmt: skip
     assert differing == {"preset", "meta_steps"}
     assert small.meta_steps == 20_000
-    table = MazeNavigation.tables[0]
+    table = MazeNavigation().tables[0]
     assert list(dict.fromkeys(row.settings["method"] for row in table.rows)) == list(AGENTS)
     assert table.seeds == 10
     assert PAPER == ((60_000, 160.0, "Warp-RNN"), (100_000, 125.0, "best baseline"), (200_000, 150.0, "best baseline"))
