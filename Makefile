@@ -9,7 +9,7 @@ export MPLBACKEND := Agg
 # Tests hold KFAC against curvlinops. It declares torchvision, never imports it, and no build of that fits a CPU torch.
 KFAC_PEERS := curvlinops-for-pytorch einconv einops linear_operator opt-einsum scipy
 
-.PHONY: demo test slow check lint types docs bench dist clean
+.PHONY: demo test slow check lint types docs bench dist integrations clean crash fuzz soak
 
 demo: $(VENV)/.installed
 	$(BIN)/warpgrad demo
@@ -19,6 +19,18 @@ test: $(VENV)/.installed-dev
 
 slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
+
+# A fault before every file operation of every command, one at a time; minutes to hours. Options after CRASH=.
+crash: $(VENV)/.installed-dev
+	nice $(BIN)/python -m tests.faults.crashes $(CRASH)
+
+# Every reader against thousands of damaged files and command lines.
+fuzz: $(VENV)/.installed-dev
+	HYPOTHESIS_EXAMPLES=2000 nice $(BIN)/python -m pytest tests/fuzz
+
+# Kills at random moments, over every kind of command. Options after SOAK=, as in: make soak SOAK="--kills 50"
+soak: $(VENV)/.installed-dev
+	nice $(BIN)/python -m tests.faults.soak $(SOAK)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -45,6 +57,15 @@ dist: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet build
 	$(BIN)/python -m build --outdir dist .
 
+# Other people's trainers, models and loggers, in an environment of their own.
+integrations: $(VENV)-integrations/.installed
+	$(VENV)-integrations/bin/python -m pytest $(wildcard tests/integrations tests/users tests/documents/test_cookbook.py)
+
+$(VENV)-integrations/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-integrations
+	$(VENV)-integrations/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[integrations]'
+	touch $@
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -58,4 +79,4 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-integrations build dist .pytest_cache .mypy_cache .ruff_cache

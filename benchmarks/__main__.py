@@ -26,9 +26,10 @@ from benchmarks.tables import conditions, tables, write_page
 from benchmarks.workloads import WORKLOADS
 from warpgrad.allocator import keep_freed_memory
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments import runner
 from warpgrad.io import write_json
+from warpgrad.origin import commit
 from warpgrad.training import distributed
+from warpgrad.training.provenance import hardware, versions
 
 ROWS = (*WORKLOADS, "maml", "ranks", "growth", "estimate", "memory", "replay")
 FORMAT = 2
@@ -53,9 +54,9 @@ def run(
         "repetitions": repetitions,
         "finer": {**steps.FINER, "ranks": ranks.FINER},
         "quick": quick,
-        "hardware": runner.hardware(),
-        "versions": runner.versions(),
-        "commit": runner.commit(),
+        "hardware": hardware(),
+        "versions": versions(),
+        "commit": commit(),
         "sizes": {name: WORKLOADS[name](quick).words for name in rows if name in WORKLOADS},
         "figures": [],
         "differences": {},

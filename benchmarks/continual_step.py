@@ -32,10 +32,11 @@ from warpgrad.algorithms.method import ParameterGroup
 from warpgrad.experiments.continual.experiment import ContinualLearning
 from warpgrad.experiments.continual.families import SineMixtures
 from warpgrad.experiments.continual.methods import build, family
-from warpgrad.experiments.runner import commit, hardware, versions
 from warpgrad.io import write_json
+from warpgrad.origin import commit
 from warpgrad.tasks import Task
 from warpgrad.tensors import Tensors
+from warpgrad.training.provenance import hardware, versions
 
 TARGET = 1.3
 TOLERANCE = 1e-5

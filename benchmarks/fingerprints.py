@@ -22,6 +22,8 @@ from typing import Any
 
 from safetensors import safe_open
 
+DIAGNOSTICS = ("lr/", "gradient_norm/")
+"""What follows from the tensors that are compared anyway."""
 TIMES = ("seconds", "cpu_seconds", "validation_seconds", "processor_seconds")
 
 TINY: dict[str, dict[str, str]] = {
@@ -121,7 +123,8 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 def _untimed(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _untimed(part) for name, part in value.items() if name not in TIMES}
+        kept = {name: part for name, part in value.items() if name not in TIMES and not name.startswith(DIAGNOSTICS)}
+        return {name: _untimed(part) for name, part in kept.items()}
     return [_untimed(part) for part in value] if isinstance(value, list) else value
 
 

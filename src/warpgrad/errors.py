@@ -10,6 +10,8 @@ _EXTRAS = {
     **dict.fromkeys(("PIL", "gymnasium", "jinja2", "matplotlib", "rich", "tyro"), "paper"),
     **dict.fromkeys(("optuna", "sqlalchemy"), "sweep"),
     "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
 }
 """Module -> the extra that installs it."""
 
@@ -40,6 +42,26 @@ class NonFiniteError(WarpgradError):
     """
 
     exit_code: ClassVar[int] = 3
+
+
+def printable(text: object) -> str:
+    """One line for a terminal or a page, whatever names came from files: all that is no printable character, such as
+    newlines, escapes of a terminal or letters that turn the direction of writing, is shown as its escape."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in str(text))
+
+
+def printable_lines(text: str) -> str:
+    """The same for a text of several lines."""
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def check_name(name: str, what: str) -> str:
+    """A name that becomes part of a path: one that leads elsewhere, or cannot be shown, is refused."""
+    if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable() or len(name.encode()) > 200:
+        raise WarpgradError(
+            f"{what} '{printable(name)[:80]}' cannot be the name of a folder: take letters, digits and . + = - _ alone."
+        )
+    return name
 
 
 def refuse_if(condition: object, message: str) -> None:

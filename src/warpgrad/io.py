@@ -1,21 +1,45 @@
-"""Files that are either whole or not there: written beside their place, then renamed into it."""
+"""Files that are either whole or not there, and that are what they were when they were written.
+
+A file is written beside its place, brought to the disk, and renamed into its place. JSON files of a run carry the
+SHA-256 of their content (`sealed`), which is compared when they are read. Files are opened without following a link,
+and nothing but a regular file is read: a link, a pipe or a device in a run directory was put there by somebody else.
+"""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import secrets
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warpgrad.errors import WarpgradError
 
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
-
 PARTIAL = ".partial-"
-"""Prefix of files that were being written; one that is left over belongs to a process that was killed."""
+"""Prefix of files that were being written; one that nobody holds belongs to a process that was killed."""
+SEAL = "sha256"
+"""The entry of a JSON object that says what the SHA-256 of all others is."""
+LIFELINE = "WARPGRAD_LIFELINE"
+"""Environment variable of a worker: the descriptor of a pipe whose other end its parent holds as long as it lives."""
+JSON_BYTES = 1 << 30
+"""A longer JSON file is refused before it is read."""
+
+
+_CAUTIOUS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_BINARY"))
+
+
+class BusyError(WarpgradError):
+    """Another process has it."""
+
+
+class DamagedError(WarpgradError):
+    """A file is not what it was when it was written."""
 
 
 @contextmanager
@@ -24,75 +48,220 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
         raise WarpgradError(
-            f"cannot write {path}: {reason}; mend that and repeat the command: what was saved before is still whole."
+            f"cannot write {path}: {reason(error)}; mend that and repeat the command: what was saved before is still "
+            "whole."
         ) from error
+
+
+def reason(error: OSError) -> str:
+    """What the system says, in its own words without the number."""
+    if error.errno == errno.ELOOP:
+        return "it is a link, which is not followed"
+    return error.strerror or str(error)
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a regular file that `path` names itself: no link, pipe or device."""
+    # Without O_NONBLOCK, opening a pipe waits for its other end.
+    descriptor = os.open(path, flags | _CAUTIOUS, 0o666)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_bytes(path: Path, limit: int | None = None) -> bytes:
+    """The content of a regular file of at most `limit` bytes."""
+    with open(open_regular(path), "rb") as file:
+        if limit is not None and os.fstat(file.fileno()).st_size > limit:
+            raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
+        return file.read()
 
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Replace `path` by `data`; a kill at any moment leaves the old file or the new one."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A name of its own, and the permissions that any new file gets.
-        temporary = path.parent / f"{PARTIAL}{os.getpid()}-{path.name}"
+        remove_partial(path.parent, path.name)
+        temporary, descriptor = _begun(path)
         try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
+            try:
+                write_all(descriptor, data)
+                os.fsync(descriptor)
+                temporary.replace(path)
+            finally:
+                # Closing frees the lock that marks the file as being written.
+                os.close(descriptor)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink()
             raise
         _sync_directory(path.parent)
 
 
-def write_json(path: Path, value: Any) -> None:
-    write_bytes(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
+def write_all(descriptor: int, data: bytes) -> None:
+    """All of `data`, however little the system takes at a time."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _begun(path: Path) -> tuple[Path, int]:
+    """A new file beside `path`, locked by this process for as long as it is open."""
+    while True:
+        # Nobody can have put a link under a name that nobody knows.
+        temporary = path.parent / f"{PARTIAL}{secrets.token_hex(8)}-{path.name}"
+        descriptor = open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            with suppress(OSError):  # a file system without locks: only cleaning up is lost
+                _lock(descriptor, wait=True)
+            if os.fstat(descriptor).st_nlink:
+                return temporary, descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # cleared away by another process between the two calls
+
+
+def remove_partial(directory: Path, name: str | None = None) -> None:
+    """Clear away what killed processes had begun to write in `directory`; with `name`, as this file of it."""
+    for path in directory.iterdir():
+        if not path.name.startswith(PARTIAL) or not (name is None or path.name.endswith(f"-{name}")):
+            continue
+        with suppress(FileNotFoundError, BlockingIOError):  # gone meanwhile, or being written
+            descriptor = open_regular(path)
+            try:
+                _lock(descriptor)
+                path.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with the SHA-256 of its content."""
+    return {**value, SEAL: digest(value)}
+
+
+def unsealed(value: Any, path: Path) -> Any:
+    """What was sealed, compared with its checksum; older files have none and are taken as they are."""
+    if not isinstance(value, dict) or SEAL not in value:
+        return value
+    content = {name: part for name, part in value.items() if name != SEAL}
+    if digest(content) != value[SEAL]:
+        raise DamagedError(
+            f"{path} is damaged: its content does not have the checksum that stands in it; restore it or start over "
+            f"with --fresh (or, if you have edited it, delete its entry '{SEAL}')."
+        )
+    return content
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of a JSON value, however it is set."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def write_json(path: Path, value: Any, *, seal: bool = False) -> None:
+    """Write a JSON value; with `seal`, an object with the checksum of its content."""
+    kept = json.loads(json.dumps(value))  # what will be read: names are texts, tuples are lists
+    content = sealed(kept) if seal else kept
+    write_bytes(path, (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
+    """A JSON value; one that was sealed is checked, and comes back without its seal."""
     try:
-        return json.loads(path.read_text())
+        value = json.loads(read_bytes(path, JSON_BYTES))
     except FileNotFoundError as error:
         raise WarpgradError(f"{path} is missing: is {path.parent} a run directory?") from error
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise WarpgradError(f"{path} cannot be read: {reason(error)}; mend that and repeat the command.") from error
+    except (ValueError, RecursionError) as error:
         raise WarpgradError(
             f"{path} cannot be read as JSON ({error}); restore it or start over with --fresh."
         ) from error
+    return unsealed(value, path)
 
 
-def remove_partial(directory: Path) -> None:
-    """Clear away what a killed process had begun to write."""
-    for path in directory.glob(f"{PARTIAL}*"):
-        path.unlink(missing_ok=True)
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object, likewise."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise WarpgradError(
+            f"{path} holds a {type(value).__name__} instead of an object of named values; restore it or start over "
+            "with --fresh."
+        )
+    return value
 
 
 def _sync_directory(directory: Path) -> None:
     """Make the rename itself survive a power cut, where the system allows it."""
-    descriptor = os.open(directory, os.O_RDONLY)
+    if sys.platform == "win32":
+        return
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-class BusyError(WarpgradError):
-    """Another process has it."""
+def _lock(descriptor: int, *, wait: bool = False) -> None:
+    """Lock an open file for as long as it is open; BlockingIOError where another process has it."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+        except PermissionError as error:
+            raise BlockingIOError from error
+    else:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
-def locked(path: Path, refusal: str) -> BaseFileLock:
-    """A lock that only this process holds until it is released or the process ends; `refusal` where another does.
+class Lock:
+    """A lock that only this process holds, until it is released or the process ends."""
 
-    The file at `path` is the lock's alone: some versions of filelock empty it.
-    """
-    from filelock import FileLock, Timeout  # a dependency of torch; imported here because help texts need no lock
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
 
-    # Whichever thread took the lock, any may release it.
-    lock = FileLock(path, thread_local=False)
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def locked(path: Path, refusal: str) -> Lock:
+    """The lock on the file at `path`, which is the lock's alone; `refusal` where another process has it."""
+    descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
     try:
-        lock.acquire(blocking=False)
-    except Timeout as error:
-        raise BusyError(refusal) from error
-    return lock
+        _lock(descriptor)
+    except BaseException as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise BusyError(refusal) from error
+        raise
+    return Lock(descriptor)
+
+
+def try_lock(path: Path) -> Lock | None:
+    """The lock on a file, held until released; None where another process has it."""
+    try:
+        return locked(path, f"another process holds {path}.")
+    except BusyError:
+        return None
+
+
+def is_locked(path: Path) -> bool:
+    """Whether some process holds the lock on this file."""
+    if not path.exists():
+        return False
+    lock = try_lock(path)
+    if lock is None:
+        return True
+    lock.release()
+    return False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -30,6 +32,21 @@ def select(tensors: Mapping[str, Tensor], names: Iterable[str]) -> Tensors:
     return {name: tensors[name] for name in names}
 
 
+def autocast_in_force() -> tuple[str, torch.dtype] | None:
+    """The device and the type that autocast casts to here; None where it is off."""
+    if not torch._C._is_any_autocast_enabled():
+        return None
+    known = [name for name in ("cuda", "cpu", "mps", "xpu") if torch.amp.is_autocast_available(name)]
+    device = next((name for name in known if torch.is_autocast_enabled(name)), None)
+    return None if device is None else (device, torch.get_autocast_dtype(device))
+
+
+def without_autocast() -> AbstractContextManager[Any]:
+    """Inside the block nothing is cast: for backward passes and updates, which follow the types of the forward pass."""
+    cast = autocast_in_force()
+    return nullcontext() if cast is None else torch.autocast(cast[0], enabled=False)
+
+
 def gradients(
     loss: Tensor,
     *groups: Mapping[str, Tensor],
@@ -50,8 +67,7 @@ def gradients(
         raise WarpgradError(
             f"{what} depends on none of {names}: compute it from the model's output without detaching it."
         )
-    # With allow_unused, entries may be None, whatever torch's annotation says.
-    found: Sequence[Tensor | None] = torch.autograd.grad(loss, flat, create_graph=create_graph, allow_unused=True)
+    found = _differentiated(loss, flat, what, create_graph=create_graph)
     result: list[Tensors] = []
     place = iter(found)
     for group in groups:
@@ -68,6 +84,35 @@ def gradients(
             named[name] = gradient
         result.append(named)
     return result
+
+
+def _differentiated(loss: Tensor, flat: list[Tensor], what: str, *, create_graph: bool) -> Sequence[Tensor | None]:
+    """The gradients, None where the loss does not depend on a tensor, whatever torch's annotation says."""
+    try:
+        with without_autocast():
+            return torch.autograd.grad(loss, flat, create_graph=create_graph, allow_unused=True)
+    except RuntimeError as error:
+        missing = _missing_derivative(str(error), what)
+        if missing is None:
+            raise
+        raise missing from error
+
+
+_NO_DERIVATIVE = re.compile(r"derivative for (?:aten::)?'?_?(\w+?)(?:_backward)?'? is not implemented")
+_COMPILED = "does not currently support double backward"
+
+
+def _missing_derivative(message: str, what: str) -> WarpgradError | None:
+    """What PyTorch cannot differentiate twice, by name and with what to do."""
+    found = _NO_DERIVATIVE.search(message)
+    if found is None and _COMPILED not in message:
+        return None
+    operation = f"the operation {found[1]}" if found is not None else "a function compiled by torch.compile"
+    remedy = "write it in other operations" if found is not None else "leave it uncompiled"
+    return WarpgradError(
+        f"PyTorch has no second derivative of {operation}, which {what} needs: use Approximate() as objective and an "
+        f"initialiser other than MAML, which need none, or {remedy}."
+    )
 
 
 class Accumulator:

@@ -26,7 +26,7 @@ def test_entries_come_back_bit_for_bit(tmp_path, on_disk):
     for k in range(6):
         buffer.append(k % 2, point(k), {"w": torch.full((3, 5), float(k))} if k else {"w": torch.zeros(3, 5)})
     assert buffer.on_disk is on_disk
-    assert len(list(tmp_path.iterdir())) == on_disk
+    assert list(tmp_path.iterdir()) == []  # the scratch file has no name that a kill could leave behind
     for place in reversed(range(6)):
         entry, expected = buffer[place], point(place)
         assert (entry.task, entry.point.k) == (place % 2, place)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import warpgrad as wg
 from warpgrad.adaptation.trajectory import Segment, Trajectory
+from warpgrad.training import MetaRecords
 
 
 class Net(nn.Module):
@@ -46,9 +47,7 @@ def a_learner_of_one_class_is_a_learner(task: wg.Task) -> None:
 def meta_training_takes_a_method_or_its_parts(method: wg.Method, family: wg.TaskFamily, run: Path) -> None:
     adam = partial(torch.optim.Adam, lr=1e-3)
     online = wg.Online(steps=3, tasks=2)
-    assert_type(
-        wg.meta_train(method, family, algorithm=online, optimiser=adam, meta_steps=1, run=run), list[dict[str, float]]
-    )
+    assert_type(wg.meta_train(method, family, algorithm=online, optimiser=adam, meta_steps=1, run=run), MetaRecords)
     assert_type(
         wg.meta_train(
             method.learner,
@@ -58,7 +57,7 @@ def meta_training_takes_a_method_or_its_parts(method: wg.Method, family: wg.Task
             optimiser={"phi": adam, "theta0": adam},
             meta_steps=1,
         ),
-        list[dict[str, float]],
+        MetaRecords,
     )
 
 

@@ -19,7 +19,7 @@ from tests.support import ROOT, distributed_job
 from tests.support.problems import relative_error
 from warpgrad.algorithms.ranks import Ranks
 from warpgrad.cli.main import LAUNCHERS, dispatch, main
-from warpgrad.experiments.reproduction import started
+from warpgrad.experiments.workers import Worker
 from warpgrad.training import checkpoint
 from warpgrad.training.distributed import TIMEOUT, current_ranks, shared
 from warpgrad.training.run_directory import TIMES
@@ -161,7 +161,9 @@ def test_workers_of_reproduce_are_no_ranks(monkeypatch):
     as_a_rank(monkeypatch, 1, KEPT="yes", RANKS="yes", **dict.fromkeys(torchrun_names, "1"))
     assert shared()
     script = "import json, os, sys; print(json.dumps(dict(os.environ)), file=sys.stderr)"
-    found = json.loads(started([sys.executable, "-c", script]).communicate()[1])
+    worker = Worker([sys.executable, "-c", script])
+    worker.process.wait()
+    found = json.loads(worker.last_words)
     assert not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", *torchrun_names} & set(found)
     assert (found["KEPT"], found["RANKS"], found["OMP_NUM_THREADS"]) == ("yes", "yes", "1")
 

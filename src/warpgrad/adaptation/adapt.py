@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
 
-from warpgrad.adaptation.base import Adaptation, Point
+from warpgrad.adaptation.base import Adaptation, Point, reason
 from warpgrad.adaptation.trajectory import Trajectory
+from warpgrad.arguments import described, expect, flag, integer
 from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.keys import fold, isolated_rng
-from warpgrad.model.learner import Learner
+from warpgrad.model.learner import Forward, Learner
 from warpgrad.rules.base import Rule
-from warpgrad.tasks.base import Task
+from warpgrad.tasks.base import Batch, Task, TaskFamily
+from warpgrad.tensors import shapes
 
 M = TypeVar("M", bound=nn.Module)
 """The class of the user's module."""
@@ -36,7 +38,7 @@ class LearningCurve:
     tested_at: list[int] = field(default_factory=list)
     """How many steps had been taken when the scores below were read."""
     scores: list[dict[str, float]] = field(default_factory=list)
-    """Mean of `task.metrics` over the test batches."""
+    """Mean of `task.metrics` over the test examples."""
 
 
 @overload
@@ -82,8 +84,12 @@ def adapt(
         >>> type(fitted).__name__, tuple(fitted(x).shape)
         ('Sequential', (8, 1))
     """
+    check_parts(learner, rule, steps, key)
+    expect(task, Task, "task", "SupervisedTask(inputs, targets, F.mse_loss)", hint=_family_hint(task))
+    flag(curve, "curve")
     refuse_if(test_every is not None and not curve, "test_every is about the learning curve: pass curve=True too.")
-    refuse_if(test_every is not None and test_every < 1, f"test_every={test_every}: test after at least 1 step.")
+    if test_every is not None:
+        integer(test_every, "test_every", at_least=1)
     adaptation = Adaptation(learner, rule, task, key)
     record = LearningCurve()
     with isolated_rng(learner.device), learner.modes_kept(), torch.enable_grad():
@@ -102,38 +108,110 @@ def adapt(
 def evaluate(
     learner: Learner, task: Task, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
 ) -> dict[str, float]:
-    """Mean of `task.metrics` over the test batches at θ, in test mode.
+    """Mean of `task.metrics` over the test examples at θ, in test mode; empty where the task has no test batches.
 
     Example:
         >>> sorted(wg.evaluate(learner, task, learner.theta0, learner.buffers()))
         ['loss']
     """
     scores: list[dict[str, float]] = []
+    sizes: list[int] = []
     with torch.no_grad():
         for batch in task.test_batches():
-            scores.append(task.metrics(learner.bind(theta, buffers, training=False), batch))
-    if not scores:
-        return {}
-    return {name: sum(score[name] for score in scores) / len(scores) for name in scores[0]}
+            scores.append(_measured(task, learner.bind(theta, buffers, training=False), batch, len(scores)))
+            sizes.append(task.examples(batch))
+    return {name: _weighted([(one[name], size) for one, size in zip(scores, sizes, strict=True) if name in one])
+            for name in dict.fromkeys(name for one in scores for name in one)}  # fmt: skip
 
 
-def score(learner: Learner, tasks: Iterable[Task], *, rule: Rule, steps: int, key: int = 0) -> dict[str, float]:
-    """Adapt to each of some held-out tasks; the mean of their test scores after K steps.
+@overload
+def score(
+    learner: Learner, tasks: Iterable[Task], *, rule: Rule, steps: int, key: int = ..., per_task: Literal[False] = ...
+) -> dict[str, float]: ...
+@overload
+def score(
+    learner: Learner, tasks: Iterable[Task], *, rule: Rule, steps: int, key: int = ..., per_task: Literal[True]
+) -> list[dict[str, float]]: ...
+def score(
+    learner: Learner, tasks: Iterable[Task], *, rule: Rule, steps: int, key: int = 0, per_task: bool = False
+) -> dict[str, float] | list[dict[str, float]]:
+    """Adapt to each of some held-out tasks; their test scores after K steps.
+
+    A task's score is the mean over its test examples. What is returned is the mean over the tasks that have the metric,
+    or with `per_task` the scores of every task, in order.
 
     Example:
         >>> scores = wg.score(learner, [task, task], rule=wg.SGD(0.1), steps=5)
         >>> scores["loss"] < wg.score(learner, [task], rule=wg.SGD(0.1), steps=1)["loss"]
         True
     """
-    totals: dict[str, float] = {}
-    count = 0
+    check_parts(learner, rule, steps, key)
+    flag(per_task, "per_task")
+    if isinstance(tasks, Task | TaskFamily) or not isinstance(tasks, Iterable):
+        raise WarpgradError(
+            f"score(...) takes a list of tasks, not {described(tasks)}; of a family: [family.sample(seed) for seed in "
+            "range(100)]."
+        )
+    found: list[dict[str, float]] = []
     for count, task in enumerate(tasks, start=1):
+        expect(task, Task, f"tasks[{count - 1}]", "SupervisedTask(...)")
         _, record = adapt(learner, task, rule=rule, steps=steps, key=fold(key, count), curve=True)
-        for name, value in record.scores[-1].items():
-            totals[name] = totals.get(name, 0.0) + value
-    if count == 0:
+        if not record.scores[-1]:
+            raise WarpgradError(
+                f"task '{task.name}' (number {count - 1}) has no test batches, so it has no score: give it test data, "
+                "e.g. SupervisedTask(..., test=(inputs, targets)), or leave it out."
+            )
+        found.append(record.scores[-1])
+    if not found:
         raise WarpgradError("score(...) needs at least one task.")
-    return {name: value / count for name, value in totals.items()}
+    if per_task:
+        return found
+    names = dict.fromkeys(name for one in found for name in one)
+    return {name: _weighted([(one[name], 1) for one in found if name in one]) for name in names}
+
+
+def check_parts(learner: Learner, rule: Rule, steps: int, key: int) -> None:
+    """The arguments that every adaptation has, checked for their kind."""
+    expect(learner, Learner, "learner", "Learner(model, warp=...)", hint=_module_hint(learner))
+    expect(rule, Rule, "rule", "SGD(0.1)", hint=_optimiser_hint(rule))
+    integer(steps, "steps", at_least=1)
+    integer(key, "key")
+
+
+def _module_hint(value: object) -> str:
+    return "; make a learner of it: Learner(model, warp=...)" if isinstance(value, nn.Module) else ""
+
+
+def _optimiser_hint(value: object) -> str:
+    kind = value if isinstance(value, type) else type(value)
+    if issubclass(kind, torch.optim.Optimizer):
+        return "; warpgrad.SGD and warpgrad.Adam step like torch's, and can be differentiated"
+    return ""
+
+
+def _family_hint(value: object) -> str:
+    if isinstance(value, TaskFamily):
+        return "; one task of a family is family.sample(seed)"
+    return "; for several, adapt to each" if isinstance(value, list | tuple) else ""
+
+
+def _measured(task: Task, forward: Forward, batch: Batch, number: int) -> dict[str, float]:
+    try:
+        return task.metrics(forward, batch)
+    except WarpgradError:
+        raise
+    except Exception as error:  # whatever the user's code raises
+        raise WarpgradError(
+            f"task '{task.name}' failed in metrics on test batch {number} of shapes {shapes(batch)}: {reason(error)}"
+        ) from error
+
+
+def _weighted(values: Sequence[tuple[float, int]]) -> float:
+    """Σ n v / Σ n; where all weigh the same, the plain mean, so that equal batches have equal rounding."""
+    sizes = {size for _, size in values}
+    if len(sizes) == 1:
+        return sum(value for value, _ in values) / len(values)
+    return sum(value * size for value, size in values) / sum(size for _, size in values)
 
 
 def _test(record: LearningCurve, learner: Learner, task: Task, point: Point) -> None:

@@ -21,7 +21,7 @@ from warpgrad.keys import fold
 from warpgrad.model.learner import Forward, Learner
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Batch, Task
-from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, shapes
+from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, shapes, without_autocast
 
 T = TypeVar("T")
 StepIndex = int | tuple[int, ...]
@@ -204,7 +204,8 @@ class Adaptation:
         self, gradient: Mapping[str, Tensor], state: Mapping[str, Tensor], theta: Mapping[str, Tensor]
     ) -> tuple[Tensors, Tensors]:
         """The rule's step."""
-        return self.rule.update(gradient, state, theta, self.rule.meta)
+        with without_autocast():
+            return self.rule.update(gradient, state, theta, self.rule.meta)
 
     def step(self, point: Point) -> Transition:
         """θ_{k+1} from θ_k, with no graph left behind."""
@@ -257,7 +258,7 @@ class Adaptation:
         """
         assert isinstance(k, int), "one task is at one step"
         forward = self.learner.bind(theta, buffers, key=fold(self.key, k, role.source.name))
-        return scored(self.task, role, forward, role.source.draw(self.task, k), k, *constants), forward.buffers
+        return scored(self.task, role, forward, drawn(self.task, role.source, k), k, *constants), forward.buffers
 
 
 def scored(
@@ -266,10 +267,12 @@ def scored(
     """A task's loss on a batch; what fails in the user's code is named with the task, the step and the shapes."""
     try:
         loss: Any = role.loss(task, forward, batch, *constants)
-    except (RuntimeError, IndexError, TypeError) as error:
+    except WarpgradError:
+        raise
+    except Exception as error:  # whatever the user's code raises
         raise WarpgradError(
             f"task '{task.name}' failed in {role.name} at step {k} on a batch of shapes {shapes(batch)}: "
-            f"{str(error).splitlines()[0]}"
+            f"{reason(error)}"
         ) from error
     if not isinstance(loss, Tensor) or loss.ndim != 0:
         got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
@@ -277,6 +280,22 @@ def scored(
             f"{role.name} of task '{task.name}' must be a scalar tensor, not {got}; take its mean or sum."
         )
     return loss
+
+
+def drawn(task: Task, source: Source, k: int) -> Batch:
+    """A task's batch of step k; what fails in drawing it is named with the task and the step."""
+    try:
+        return source.draw(task, k)
+    except WarpgradError:
+        raise
+    except Exception as error:  # whatever the user's code raises
+        raise WarpgradError(f"task '{task.name}' failed in {source.name}({k}): {reason(error)}") from error
+
+
+def reason(error: Exception) -> str:
+    """The first line of what was raised, with its kind where that says more."""
+    first = str(error).splitlines()[0] if str(error) else ""
+    return first if isinstance(error, RuntimeError) and first else f"{type(error).__name__}: {first}".rstrip(": ")
 
 
 def non_finite(task: Task, what: str, value: float, k: StepIndex) -> NonFiniteError:

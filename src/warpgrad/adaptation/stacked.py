@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from warpgrad.adaptation.base import Adaptation, Point, Role, Source, StepIndex, non_finite, scored
+from warpgrad.adaptation.base import Adaptation, Point, Role, Source, StepIndex, drawn, non_finite, scored
 from warpgrad.model.learner import Learner
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Task
@@ -74,10 +74,10 @@ class BatchedAdaptation(Adaptation):
         self, gradient: Mapping[str, Tensor], state: Mapping[str, Tensor], theta: Mapping[str, Tensor]
     ) -> tuple[Tensors, Tensors]:
         if self.rule.elementwise:
-            return self.rule.update(gradient, state, theta, self.rule.meta)
+            return super().update(gradient, state, theta)
 
         def one(own_gradient: Tensors, own_state: Tensors, own_theta: Tensors) -> tuple[Tensors, Tensors]:
-            return self.rule.update(own_gradient, own_state, own_theta, self.rule.meta)
+            return Adaptation.update(self, own_gradient, own_state, own_theta)
 
         return self.per_task(one, gradient, state, theta)
 
@@ -114,7 +114,7 @@ class BatchedAdaptation(Adaptation):
         kept = self._stacked.get(source)
         if kept is not None and kept[0] == k:  # tasks are stateless: a step has one batch
             return kept[2]
-        batches = [source.draw(task, step) for task, step in zip(self.tasks, self._steps(k), strict=True)]
+        batches = [drawn(task, source, step) for task, step in zip(self.tasks, self._steps(k), strict=True)]
         same = kept is not None and all(new is old for new, old in zip(batches, kept[1], strict=True))
         stacked = kept[2] if kept is not None and same else stack_trees(batches)
         self._stacked[source] = (k, batches, stacked)

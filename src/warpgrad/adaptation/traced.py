@@ -33,9 +33,10 @@ from warpgrad.adaptation.base import (
 )
 from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.model.learner import Learner
+from warpgrad.model.surroundings import changed, random_states
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Task
-from warpgrad.tensors import Groups, flattened, leaves, refilled
+from warpgrad.tensors import Groups, autocast_in_force, flattened, leaves, refilled, without_autocast
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +82,8 @@ class TracedGraphs:
 
     def begin(self, learner: Learner, rule: Rule) -> None:
         """Forget all graphs if a setting has changed that they depend on; it is called once per meta-step."""
-        now = (learner, rule, tuple(plain_settings(learner.module)), tuple(plain_settings(rule)))
+        own = tuple(plain_settings(learner.module)), tuple(plain_settings(rule))
+        now = (learner, rule, *own, autocast_in_force())
         if now != self._made_for:
             self._kinds.clear()
             self._made_for = now
@@ -100,7 +102,7 @@ class TracedGraphs:
             self._trace(kind, compute, inputs, batches, flat)
         if kind.run is None:
             return None
-        with torch.no_grad():
+        with torch.no_grad(), without_autocast():  # its casts are part of the graph
             found = kind.run(*flat)
         return _grouped(kind.outputs, iter(found))
 
@@ -115,17 +117,25 @@ class TracedGraphs:
             outputs.update(_names(found))
             return [value for group in found.values() for value in group.values()]
 
+        before = random_states()
         try:
             with_autograd = make_fx(pure, tracing_mode="fake")(*flat)
-            with torch.no_grad():  # once more, so that operations in place become others: what is left has no effects
+            with (
+                torch.no_grad(),
+                without_autocast(),
+            ):  # once more, so that operations in place become others: what is left has no effects
                 graph = make_fx(functionalize(with_autograd), tracing_mode="fake")(*flat)
         # Whatever a model does that cannot be traced, it was just computed without: any error only means that.
         except Exception as error:
             logger.info("steps are not traced: %s", str(error).splitlines()[0] if str(error) else type(error).__name__)
             return
+        source = changed(before)
+        if source is not None:
+            logger.info("steps are not traced: they draw from %s, which a graph would freeze", source)
+            return
         simplify(graph.graph)
         graph.recompile()
-        with torch.no_grad():
+        with torch.no_grad(), without_autocast():
             found = graph.forward(*flat)
         if all(torch.equal(ours, theirs) for ours, theirs in zip(found, pure(*flat), strict=True)):
             kind.run, kind.outputs = graph.forward, outputs

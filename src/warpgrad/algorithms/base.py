@@ -64,6 +64,9 @@ class Algorithm(ABC):
         (True, 5)
     """
 
+    learns_by_itself = False
+    """Whether it learns φ and θ0 by an objective of its own, without one that is given."""
+
     def __init__(
         self,
         *,

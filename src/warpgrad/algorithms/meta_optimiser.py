@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from warpgrad.algorithms.method import GROUPS, Method, ParameterGroup
+from warpgrad.arguments import expect, real
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.tensors import Tensors
 
@@ -53,12 +56,22 @@ class MetaOptimiser:
             raise WarpgradError(f"optimiser group {unknown[0]!r} is unknown; groups are {', '.join(GROUPS)}.")
         self.parameters: dict[ParameterGroup, Tensors] = {group: method.parameters(group) for group in GROUPS}
         self.clip = clip if isinstance(clip, Mapping) else dict.fromkeys(GROUPS, clip)
+        for group, bound in self.clip.items():
+            if group not in GROUPS:
+                raise WarpgradError(f"clip group {group!r} is unknown; groups are {', '.join(GROUPS)}.")
+            if bound is not None:
+                real(bound, "clip", above=0)
         self.optimisers: dict[ParameterGroup, Optimizer] = {
             group: factories[group](list(parameters.values()))
             for group, parameters in self.parameters.items()
             if parameters and group in factories
         }
+        for one in self.optimisers.values():
+            expect(one, Optimizer, "what optimiser= makes", "torch.optim.Adam(parameters, lr=1e-3)")
         self.schedules = [schedule(item) for item in self.optimisers.values()] if schedule else []
+        for made in self.schedules:
+            expect(made, LRScheduler, "what schedule= makes", "torch.optim.lr_scheduler.StepLR(optimiser, 100)")
+        self._norms: dict[ParameterGroup, list[float]] = {}
 
     def __call__(self, group: ParameterGroup, gradient: Tensors) -> None:
         """One step on a group of meta-parameters."""
@@ -66,7 +79,7 @@ class MetaOptimiser:
         if optimiser is None:
             return
         parameters = self.parameters[group]
-        check_finite(group, gradient)
+        self._norms.setdefault(group, []).append(check_finite(group, gradient))
         for name, value in gradient.items():
             parameters[name].grad = value
         bound = self.clip.get(group)
@@ -75,9 +88,25 @@ class MetaOptimiser:
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
 
-    def end_meta_step(self) -> None:
-        for schedule in self.schedules:
-            schedule.step()
+    def numbers(self) -> dict[str, float]:
+        """For the record of a meta-step: each group's step size, and the mean norm of its gradients before clipping."""
+        found: dict[str, float] = {}
+        for group, norms in self._norms.items():
+            found[f"lr/{group}"] = float(self.optimisers[group].param_groups[0]["lr"])
+            found[f"gradient_norm/{group}"] = math.fsum(norms) / len(norms)
+        self._norms.clear()
+        return found
+
+    def end_meta_step(self, record: Mapping[str, float] | None = None) -> None:
+        """Step the schedules; one that waits for a plateau is given the meta-loss of the record, or its task loss."""
+        with warnings.catch_warnings():
+            # A group that is not learned, or not in this meta-step, has a schedule that runs ahead of its optimiser.
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step\\(\\)` before", UserWarning)
+            for schedule in self.schedules:
+                if isinstance(schedule, ReduceLROnPlateau):
+                    schedule.step(_watched(record or {}))
+                else:
+                    schedule.step()
 
     def state(self) -> dict[str, Any]:
         """Optimiser and schedule states, for a checkpoint."""
@@ -93,10 +122,18 @@ class MetaOptimiser:
             schedule.load_state_dict(own)
 
 
-def check_finite(group: str, gradient: Mapping[str, Tensor]) -> None:
-    """Stop at the first meta-gradient that is not finite, by the name of its parameter."""
-    if torch.nn.utils.get_total_norm(list(gradient.values())).isfinite():
-        return
+def _watched(record: Mapping[str, float]) -> float:
+    for name in ("meta_loss", "task_loss_last", "task_loss"):
+        if name in record:
+            return record[name]
+    raise WarpgradError("ReduceLROnPlateau needs a loss to watch, but this meta-step recorded none.")
+
+
+def check_finite(group: str, gradient: Mapping[str, Tensor]) -> float:
+    """The norm of a meta-gradient; stops at the first that is not finite, by the name of its parameter."""
+    norm = float(torch.nn.utils.get_total_norm(list(gradient.values())))
+    if math.isfinite(norm):
+        return norm
     # A norm may also overflow where all entries are finite.
     for name, value in gradient.items():
         if not torch.isfinite(value).all():
@@ -104,3 +141,4 @@ def check_finite(group: str, gradient: Mapping[str, Tensor]) -> None:
                 f"the meta-gradient of {group} parameter '{name}' is not finite: lower the meta step size, or clip "
                 "meta-gradients or inner gradients."
             )
+    return norm

@@ -8,6 +8,8 @@ The buffer is scratch: it is rebuilt from keys after a resume and never part of 
 
 from __future__ import annotations
 
+import mmap
+import os
 import tempfile
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,7 +84,7 @@ class ReplayBuffer:
         self._index: list[tuple[int, int]] = []
         self._array: Tensor | None = None
         self._rows: dict[torch.dtype, Tensor] = {}
-        self._file: Path | None = None
+        self._spilled = False
 
     def __len__(self) -> int:
         return len(self._index)
@@ -94,7 +96,7 @@ class ReplayBuffer:
 
     @property
     def on_disk(self) -> bool:
-        return self._file is not None
+        return self._spilled
 
     def lay_out(self, point: Point, increment: Tensors | None = None) -> dict[str, Tensors]:
         """Fix the layout of all entries by the first one, whether it is stored or not; returns its parts."""
@@ -145,9 +147,7 @@ class ReplayBuffer:
         """Give the memory or the scratch file back."""
         self._array, self._rows = None, {}
         self._index = []
-        if self._file is not None:
-            self._file.unlink(missing_ok=True)
-            self._file = None
+        self._spilled = False
 
     def _allocate(self) -> Tensor:
         total = self.capacity * self.entry_bytes
@@ -159,9 +159,20 @@ class ReplayBuffer:
                 f"{self.budget.memory:,} in memory and {self.budget.disk:,} on disk; raise ReplayBudget, "
                 "lower steps or tasks, or use Online."
             )
-        with tempfile.NamedTemporaryFile(prefix="warpgrad-replay-", dir=self.budget.directory, delete=False) as scratch:
-            self._file = Path(scratch.name)
-        return torch.from_file(str(self._file), shared=True, size=total, dtype=torch.uint8)
+        try:
+            # Without a name from the start, so that no kill leaves it behind.
+            with tempfile.TemporaryFile(prefix="warpgrad-replay-", dir=self.budget.directory) as scratch:
+                # A page of the map for which the disk has no room would end the process by SIGBUS: room is taken now.
+                os.posix_fallocate(scratch.fileno(), 0, total)
+                array = torch.frombuffer(mmap.mmap(scratch.fileno(), total), dtype=torch.uint8)
+        except OSError as error:
+            where = self.budget.directory or tempfile.gettempdir()
+            raise WarpgradError(
+                f"the replay buffer needs a scratch file of {total:,} bytes in {where}: {error.strerror}; make room "
+                "there, name another place (ReplayBudget, TMPDIR), lower steps or tasks, or use Online."
+            ) from error
+        self._spilled = True
+        return array
 
 
 def _view(rows: Mapping[torch.dtype, Tensor], begin: int, slot: _Slot) -> Tensor:

@@ -26,6 +26,8 @@ class Unrolled(Algorithm):
         ['meta_loss']
     """
 
+    learns_by_itself = True
+
     def meta_step(
         self,
         method: Method,

@@ -101,6 +101,8 @@ class JointTraining(Algorithm):
         True
     """
 
+    learns_by_itself = True
+
     def __init__(self, *, steps: int, tasks: int, averaged: bool = False) -> None:
         """
         Args:

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import arg
 
 import warpgrad.data as sets
+from warpgrad.cli.outer import tell
 from warpgrad.data.prepared import DRAWN, OMNIGLOT, STORES
-from warpgrad.errors import require
+from warpgrad.errors import check_name, require
 from warpgrad.io import write_bytes
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def prepare_omniglot(*, name: str, source: Path | None = None, out: Path | None 
     require(source is None or not download, "give either --source or --download, not both.")
     if download:
         source = destination.parent / f"{OMNIGLOT}-archives"
-        print(f"fetching the archives into {source}", file=sys.stderr, flush=True)
+        tell(f"fetching the archives into {source}", stream=sys.stderr)
         sets.download_omniglot(source)
     make = sets.prepare_omniglot if name == OMNIGLOT else sets.prepare_omniglot_few_shot
     _print_summary(make(source, destination, progress=_lines("characters prepared")))
@@ -103,7 +104,7 @@ def prepare_folder(
         out: Where the prepared data set goes. Without it, data/NAME.
     """
     own = source.resolve()
-    name = name or (own.name if own.is_dir() else own.stem)
+    name = check_name(name or (own.name if own.is_dir() else own.stem), "the data set's name")
     store = sets.prepare_folder(
         source, _destination(out, name), name=name, size=size, grey=grey, split_seed=split_seed,
         looked=_lines("classes looked through"), progress=_lines("classes prepared"),
@@ -117,7 +118,7 @@ def _destination(out: Path | None, name: str) -> Path:
 
     destination = out or STORES / name
     if (left := partial_of(destination)).exists():
-        print(f"going on with what an interrupted command left in {left}, if its source is the same", file=sys.stderr)
+        tell(f"going on with what an interrupted command left in {left}, if its source is the same", stream=sys.stderr)
     return destination
 
 
@@ -169,7 +170,7 @@ def montage(
     sets.montage(store, shown, drawings=drawings, zoom=zoom).save(buffer, format="PNG")
     write_bytes(out, buffer.getvalue())
     count = f"{len(shown)}" if len(shown) == len(chosen) else f"{len(shown)} of {len(chosen)}"
-    print(f"{store.header.name}, {name}, {count} {_words(store)[1]}: {out}")
+    tell(f"{store.header.name}, {name}, {count} {_words(store)[1]}: {out}")
 
 
 def _rows(store: ImageStore, group: str | None, split: str | None) -> tuple[str, tuple[int, ...]]:
@@ -198,13 +199,13 @@ def _print_summary(store: ImageStore) -> None:
     if "train" in header.splits:
         splits = ", ".join(f"{split} {len(members)}" for split, members in header.splits.items())
         channels, height, width = header.shape
-        print(f"{header.name}: {len(store)} {classes}{of}: {splits}")
-        print(f"{header.offsets[-1]} images, {height}×{width}, {'grey' if channels == 1 else 'RGB'}; {header.note}")
+        tell(f"{header.name}: {len(store)} {classes}{of}: {splits}")
+        tell(f"{header.offsets[-1]} images, {height}×{width}, {'grey' if channels == 1 else 'RGB'}; {header.note}")
     else:
         usable = len(sets.usable_alphabets(store))
-        print(f"{header.name}: {len(store)} {classes}{of}, {usable} with 20 or more")
-    print(f"sha256 {header.sha256}")
-    print(f"data set: {store.path}")
+        tell(f"{header.name}: {len(store)} {classes}{of}, {usable} with 20 or more")
+    tell(f"sha256 {header.sha256}")
+    tell(f"data set: {store.path}")
 
 
 def _lines(what: str) -> Callable[[int, int], None]:
@@ -212,6 +213,6 @@ def _lines(what: str) -> Callable[[int, int], None]:
 
     def progress(done: int, total: int) -> None:
         if 10 * done // total > 10 * (done - 1) // total:
-            print(f"{done}/{total} {what}", file=sys.stderr, flush=True)
+            tell(f"{done}/{total} {what}", stream=sys.stderr)
 
     return progress

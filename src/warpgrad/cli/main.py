@@ -1,7 +1,6 @@
 """The command line. `warpgrad` alone says what there is; every command and sub-command has --help.
 
-Exit codes: 0 done; 2 bad input and 3 a run that diverged, with one sentence on stderr; 130 and 143 stopped by Ctrl-C
-and SIGTERM, work saved.
+`--debug` with any command shows where an error comes from. Exit codes are in `outer.py`.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
-from warpgrad.allocator import keep_freed_memory
-from warpgrad.errors import WarpgradError, naming_extras
+from warpgrad.cli.outer import heard, open_streams, outcome
+from warpgrad.errors import WarpgradError
 from warpgrad.experiments import DECLARATIONS
 from warpgrad.version import __version__
 
@@ -31,25 +30,13 @@ LAUNCHERS = ("reproduce", "sweep", "demo")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Entry point: never a traceback for what the user can mend."""
+    """Entry point. Whatever happens becomes one sentence and an exit code; `--debug` shows the traceback as well."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    keep_freed_memory()
-    code: int | str | None = 0
-    try:
-        with naming_extras():
-            dispatch(words)
-    except WarpgradError as error:
-        print(f"warpgrad: {error}", file=sys.stderr)
-        code = error.exit_code
-    except KeyboardInterrupt:
-        print("warpgrad: stopped; run the same command to go on.", file=sys.stderr)
-        code = 130
-    except SystemExit as stop:
-        code = stop.code
-    if "WORLD_SIZE" in os.environ and isinstance(code, int):  # started by torchrun
-        from warpgrad.training.distributed import leave
-
-        leave(code)
+    open_streams()
+    with heard():
+        code = outcome(dispatch, [word for word in words if word != "--debug"], "--debug" in words)
+    if (distributed := sys.modules.get("warpgrad.training.distributed")) is not None and "WORLD_SIZE" in os.environ:
+        distributed.leave(code)  # started by torchrun
     sys.exit(code)
 
 
@@ -59,7 +46,7 @@ def dispatch(words: Sequence[str]) -> None:
         print(__version__)
         return
     if words and words[0] in LAUNCHERS and _is_a_rank():
-        if os.environ["RANK"] != "0":  # rank 0 says it for all
+        if os.environ.get("RANK") != "0":  # rank 0 says it for all
             raise SystemExit(2)
         raise WarpgradError(f"'warpgrad {words[0]}' starts processes of its own: give the command without torchrun.")
     parse(words)()
@@ -82,7 +69,7 @@ def parse(words: Sequence[str]) -> partial[None]:
         with contextlib.redirect_stderr(complaints):
             parsed: partial[None] = app.cli(
                 prog="warpgrad",
-                description=f"Warped Gradient Descent, version {__version__}.",
+                description=f"Warped Gradient Descent, version {__version__}; --debug shows where an error is.",
                 args=["--help"] if list(words) in ([], ["help"]) else list(words),
             )
             return parsed
@@ -97,7 +84,7 @@ def _commands(words: Sequence[str]) -> dict[str, Any]:
 
     The words are needed because a preset, a file or a run gives the options their defaults.
     """
-    from warpgrad.cli import data, report, run, sweep
+    from warpgrad.cli import data, report, run, sweep, verify
     from warpgrad.data.prepared import OMNIGLOT
 
     runs, sweeps = {}, {}
@@ -131,6 +118,7 @@ def _commands(words: Sequence[str]) -> dict[str, Any]:
                 "montage": _command(data.montage),
             },
         ),
+        "verify": _command(verify.verify),
         "demo": _command(report.demo),
     }
 

@@ -8,10 +8,10 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from warpgrad.cli.run import print_rows, run_config
-from warpgrad.errors import require
+from warpgrad.cli.run import of_experiment, print_rows, run_config
+from warpgrad.errors import printable, require
 from warpgrad.experiments import Group, find_experiment, find_table
-from warpgrad.io import read_json
+from warpgrad.io import read_object
 
 
 def report(
@@ -26,15 +26,16 @@ def report(
         out: The page.
     """
     require(runs, "name at least one run directory: warpgrad report RUN...")
-    names = {declared.name for declared, _ in map(run_config, runs)}
-    if len(names) > 1:
+    # Runs of a user's own program are of no experiment, and have the page that takes any.
+    names = {run_config(path)[0].name if of_experiment(path) else None for path in runs}
+    if len(names) > 1 or None in names:
         from warpgrad.report import load_run, run_page
 
         page = run_page([load_run(path) for path in runs])
     else:
-        experiment = find_experiment(names.pop())
+        experiment = find_experiment(next(name for name in names if name))
         page = experiment.page(_groups(runs), f"{experiment.name}: {experiment.summary}")
-    print(page.write(out))
+    print(printable(page.write(out)))
 
 
 def reproduce(
@@ -83,7 +84,7 @@ def reproduce(
     if wanted.search:
         metric = experiment.sweep_metric
         print_rows(*search_lines(trials_of(results.groups, metric, results.diverged), metric), "What won the search")
-    print(f"page: {index}")
+    print(f"page: {printable(index)}")
 
 
 def demo(*, seeds: int = 4, workers: int = 2, out: Path = Path("runs/demo")) -> None:
@@ -106,11 +107,11 @@ def _groups(paths: tuple[Path, ...]) -> list[Group]:
 
     found: dict[str, list[Path]] = {}
     for path in paths:
-        config = {name: value for name, value in read_json(path / "config.json").items() if name != "seed"}
+        config = {name: value for name, value in read_object(path / "config.json").items() if name != "seed"}
         found.setdefault(json.dumps(config, sort_keys=True), []).append(path)
     groups = []
     for members in found.values():
         runs = tuple(load_run(path) for path in members)
-        evaluations = tuple(read_json(path / "evaluation.json") for path in members)
+        evaluations = tuple(read_object(path / "evaluation.json") for path in members)
         groups.append(Group(f"{runs[0].method}, {runs[0].preset}", runs, evaluations))
     return groups

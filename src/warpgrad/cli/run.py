@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from warpgrad.errors import WarpgradError, require
+from warpgrad.errors import WarpgradError, printable, require
 from warpgrad.experiments import DECLARATIONS, Config, Declaration, Execution, find_declaration, find_experiment
 from warpgrad.experiments.settings_file import read_settings
-from warpgrad.io import read_json, write_json
+from warpgrad.io import read_object, write_json
 
 RUN = """Meta-train and evaluate; the same command again goes on where it stopped.
 
@@ -51,7 +51,7 @@ def run(
     """Meta-train and evaluate one experiment.
 
     Args:
-        settings: The experiment's settings; what follows changes none of its numbers.
+        settings: The experiment's settings; of what follows, the threads alone change its numbers.
         declared: The experiment.
         out: The run directory. Without it, runs/EXPERIMENT/PRESET-METHOD-seedN and whatever differs from the preset.
         config: A JSON file of settings over the preset, such as a sweep's best.json. Options given here win over it.
@@ -60,7 +60,8 @@ def run(
             there.
         ranks: With --estimate, the number of processes that share the work elsewhere.
         fresh: Delete an earlier run in the directory and start over.
-        threads: The number of threads of this process.
+        threads: The number of threads of this process. They change the order of sums and so the last bits of numbers,
+            which training magnifies: a run goes on only with the threads that it began with.
         timeout: Under torchrun, the seconds that a process waits for the others. Without it, WARPGRAD_TIMEOUT, or 1800.
         tensorboard: Also write TensorBoard events.
         quiet: Show no progress.
@@ -90,7 +91,7 @@ def run(
         f"{summary['steps']} meta-steps"
     )
     _print_metrics(summary["metrics"])
-    print(f"run directory: {directory}")
+    print(f"run directory: {printable(directory)}")
 
 
 def evaluate(
@@ -99,7 +100,7 @@ def evaluate(
     run: Annotated[Positional[Path], arg(metavar="RUN")],
     declared: Declaration[Any],
     out: Path | None = None,
-    threads: int = 1,
+    threads: int | None = None,
 ) -> None:
     """Test a run again, with other test settings if you like; `warpgrad evaluate RUN --help` lists them.
 
@@ -110,15 +111,19 @@ def evaluate(
         run: The run directory.
         declared: The experiment that the run is of.
         out: A file for the result. Without it, the run's own evaluation.json where no setting was changed.
-        threads: The number of threads of this process.
+        threads: The number of threads of this process. Without it, those of the run.
     """
     from warpgrad.experiments import runner
+    from warpgrad.training.run_directory import reserved
 
+    own = read_object(run / "config.json").get("threads", 1)
+    threads = own if threads is None else threads
     _set_threads(threads)
     experiment = find_experiment(declared.name)
     changed = experiment.check(settings)
-    if changed == run_config(run)[1] and out is None:
-        result = runner.evaluate(experiment, changed, run)
+    if changed == run_config(run)[1] and threads == own and out is None:
+        with reserved(run):
+            result = runner.evaluate(experiment, changed, run)
     else:
         runner.check_device(changed.device)
         result = experiment.evaluate(changed, run)
@@ -138,17 +143,24 @@ def initial_settings(declared: Declaration[Any], words: Sequence[str]) -> Config
     return settings
 
 
+def of_experiment(directory: Path) -> bool:
+    """Whether `warpgrad run` made the run in a directory, and not `meta_train` in a program of a user's own."""
+    return isinstance(read_object(directory / "config.json").get("experiment"), str)
+
+
 def run_config(directory: Path) -> tuple[Declaration[Any], Any]:
     """The experiment that a run directory is of, and its settings."""
-    kept = read_json(directory / "config.json")
+    kept = read_object(directory / "config.json")
     require(
-        isinstance(kept, dict) and "experiment" in kept,
-        f"{directory / 'config.json'} names no experiment: was it made by 'warpgrad run'?",
+        of_experiment(directory),
+        f"{directory} names no experiment: a program of your own made it with meta_train(run=...), and only there its "
+        f"model and tasks are known; load it there with wg.load_run({str(directory)!r}, learner), and score it with "
+        "wg.score(...). 'warpgrad report' takes it as it is.",
     )
     experiment = find_declaration(kept["experiment"])
     preset = next(iter(experiment.presets.values()))
     known = {item.name for item in dataclasses.fields(preset)}
-    given = {name: value for name, value in kept.items() if name not in ("experiment", "format")}
+    given = {name: value for name, value in kept.items() if name not in ("experiment", "format", "threads")}
     unknown = sorted(set(given) ^ known)
     if unknown:
         raise WarpgradError(
@@ -160,7 +172,10 @@ def run_config(directory: Path) -> tuple[Declaration[Any], Any]:
 
 
 def _set_threads(threads: int) -> None:
-    require(threads >= 1, f"threads={threads}: at least 1 thread must work.")
+    require(
+        isinstance(threads, int) and 1 <= threads <= 4096,
+        f"threads={threads}: it must be a number of threads from 1 to 4096.",
+    )
     import torch
 
     torch.set_num_threads(threads)
@@ -169,17 +184,19 @@ def _set_threads(threads: int) -> None:
 def _print_metrics(metrics: dict[str, float]) -> None:
     width = max(len(name) for name in metrics)
     for name, value in metrics.items():
-        print(f"  {name:<{width}}  {value if isinstance(value, int) else format(value, '.4g')}")
+        print(f"  {printable(name):<{width}}  {value if isinstance(value, int) else format(value, '.4g')}")
 
 
 def print_rows(header: list[str], rows: list[list[str]], title: str) -> None:
     """A table on the terminal."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title)
+    # As text: names are no markup.
+    table = Table(title=Text(printable(title)))
     for place, name in enumerate(header):
-        table.add_column(name, justify="left" if place == 0 else "right")
+        table.add_column(Text(printable(name)), justify="left" if place == 0 else "right")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(printable(cell)) for cell in row))
     Console(width=None).print(table)

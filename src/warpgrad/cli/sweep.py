@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warpgrad.cli.outer import tell
 from warpgrad.cli.run import print_rows
 from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments import Config, Declaration, find_experiment
@@ -112,7 +113,7 @@ def sweep(
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    tell(line, stream=sys.stderr)
 
 
 def _conclude(plan: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths, command: str) -> None:
@@ -127,8 +128,8 @@ def _conclude(plan: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths, co
     write_json(places.best, best_settings(plan, complete[0]))
     build_page(plan, trials, places, command).write(places.page)
     print_rows(*lines(plan, trials), f"{plan.experiment.name}, {plan.config.method}: {summary(trials)}")
-    print(f"page: {places.page}")
-    print(f"best settings: warpgrad run {plan.experiment.name} --config {places.best}")
+    tell(f"page: {places.page}")
+    tell(f"best settings: warpgrad run {plan.experiment.name} --config {places.best}")
 
 
 def _named(words: Sequence[str]) -> set[str]:

@@ -63,7 +63,12 @@ class FolderTree:
 
     def read(self, name: str) -> bytes:
         try:
-            return (self.path.parent / name).read_bytes()
+            path = self.path.parent / name
+            status = path.stat()  # links of one's own are followed; a pipe would be waited for
+            require(stat.S_ISREG(status.st_mode), f"{path} is no regular file: leave it out.")
+            limit = Limits().file_bytes
+            require(status.st_size <= limit, f"{path} has {status.st_size} bytes, more than the {limit} that are read.")
+            return path.read_bytes()
         except OSError as failure:
             raise SourceLostError(f"{self.path.parent / name} cannot be read: {failure}.") from failure
 
@@ -121,6 +126,7 @@ def open_tree(path: Path, limits: Limits | None = None) -> Iterator[FileTree]:
         yield FolderTree(path)
         return
     try:
+        require(path.is_file() or not path.exists(), f"{path} is neither a folder nor a regular file: name one.")
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError, NotImplementedError, ValueError) as failure:
         raise WarpgradError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import struct
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,16 @@ from warpgrad.data.store import Images, ImageStore
 from warpgrad.data.writing import ClassImages
 from warpgrad.errors import WarpgradError, require
 
-UNREADABLE = (OSError, SyntaxError, EOFError, ValueError, zlib.error, struct.error, Image.DecompressionBombError)
+UNREADABLE = (
+    MemoryError,
+    OSError,
+    SyntaxError,
+    EOFError,
+    ValueError,
+    zlib.error,
+    struct.error,
+    Image.DecompressionBombError,
+)
 """What Pillow raises for broken files, which is not one family. Our own errors are ValueErrors too."""
 
 _GREY = frozenset({"1", "L", "LA", "La"})
@@ -70,10 +80,18 @@ def pixels(picture: Image.Image, size: int | None = None) -> Images:
     return rows[None] if rows.ndim == 2 else np.ascontiguousarray(rows.transpose(2, 0, 1))
 
 
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+"""What is read; other formats of Pillow start other programs, or are no pictures."""
+MAX_PIXELS = 50_000_000
+"""A picture with more is refused before its pixels are decoded."""
+
+
 @contextmanager
 def _opened(encoded: bytes, where: str, remedy: str) -> Iterator[Image.Image]:
     try:
-        with Image.open(io.BytesIO(encoded)) as image:
+        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
+            if image.size[0] * image.size[1] > MAX_PIXELS:
+                raise ValueError(f"{image.size[0]}×{image.size[1]} pixels, more than {MAX_PIXELS:,}")
             deep = image.mode in _DEEP
             if not deep:
                 yield image

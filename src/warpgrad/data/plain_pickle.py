@@ -11,9 +11,10 @@ from __future__ import annotations
 import codecs
 import math
 import pickle
+import pickletools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +32,12 @@ def load_plain(path: Path, remedy: str) -> Any:
     `remedy` ends the sentence where the file is refused or damaged.
     """
     try:
+        require(path.is_file() or not path.exists(), f"{path} is no regular file: {remedy}.")
+        size = path.stat().st_size
         with path.open("rb") as file:
-            return _finished(_PlainUnpickler(file, path, remedy).load(), {})
+            _measure(file, size)
+            file.seek(0)
+            return _finished(_PlainUnpickler(file, path, remedy).load(), {}, _Budget(FACTOR * size))
     except WarpgradError:
         raise
     # What a damaged pickle raises can be anything: it is a program that was cut off.
@@ -141,13 +146,65 @@ _NAMES = {
 """What a pickle may name, and what it gets for that."""
 
 
+FACTOR = 4
+"""Texts and arrays of a pickle may take so many times the bytes of its file; what is written down takes one."""
+
+
+class _Budget:
+    """Bytes that may still be taken: a file that says the same thing often enough would take any number."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def spend(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
+            raise ValueError(f"its values take more than {FACTOR} times the bytes of the file")
+
+
+class _Bounded:
+    """A file that says how much of it there is before memory is taken for what it claims."""
+
+    def __init__(self, file: Any, size: int) -> None:
+        self._file, self._size = file, size
+
+    def read(self, count: int) -> bytes:
+        if count > self._size - self._file.tell():
+            raise ValueError("it is shorter than it says")
+        found: bytes = self._file.read(count)
+        return found
+
+    def readline(self) -> bytes:
+        found: bytes = self._file.readline()
+        return found
+
+    def tell(self) -> int:
+        place: int = self._file.tell()
+        return place
+
+
+def _measure(file: Any, size: int) -> None:
+    """Refuse a pickle that claims more bytes than it has, or numbers a value far beyond those before it, for which the
+    unpickler would take memory first."""
+    for count, (code, argument, _) in enumerate(pickletools.genops(cast(IO[bytes], _Bounded(file, size))), start=1):
+        if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and isinstance(argument, int) and argument > count:
+            raise ValueError(f"it numbers a value {argument} of at most {count}")
+
+
 class _PlainUnpickler(pickle.Unpickler):
     def __init__(self, file: Any, path: Path, remedy: str) -> None:
         # As bytes: pixels that Python 2 wrote are not decoded to text and back.
         super().__init__(file, encoding="bytes")
         self._path, self._remedy = path, remedy
+        self._budget = _Budget(FACTOR * path.stat().st_size)
+
+    def _encoded(self, value: object, encoding: object) -> bytes:
+        self._budget.spend(len(value) if isinstance(value, str) else 0)
+        return _encode(value, encoding)
 
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("_codecs", "encode"):
+            return _Stand(self._encoded)
         require(
             (module, name) in _NAMES,
             f"the pickle {self._path} is refused: it asks for {module}.{name}, but only plain values and NumPy "
@@ -156,24 +213,29 @@ class _PlainUnpickler(pickle.Unpickler):
         return _NAMES[module, name]
 
 
-def _finished(value: Any, done: dict[int, Any]) -> Any:
+def _finished(value: Any, done: dict[int, Any], budget: _Budget) -> Any:
     """The value with every pending array in its place; `done` keeps what is shared shared, however often it is."""
     if isinstance(value, _Pending):
         if value.array is None:
             raise ValueError("an array was begun and not filled")
-        return value.array
+        value = value.array
+    if isinstance(value, np.ndarray):
+        if id(value) not in done:
+            budget.spend(value.nbytes)
+            done[id(value)] = value
+        return value
     if isinstance(value, dict | list | tuple):
         if id(value) not in done:
-            done[id(value)] = _container(value, done)
+            done[id(value)] = _container(value, done, budget)
         return done[id(value)]
-    if value is None or isinstance(value, bool | int | float | str | bytes | bytearray | np.ndarray):
+    if value is None or isinstance(value, bool | int | float | str | bytes | bytearray):
         return value
     raise ValueError(f"it holds a {type(value).__name__}")
 
 
-def _container(value: Any, done: dict[int, Any]) -> Any:
+def _container(value: Any, done: dict[int, Any], budget: _Budget) -> Any:
     if not isinstance(value, dict):
-        return type(value)(_finished(item, done) for item in value)
+        return type(value)(_finished(item, done, budget) for item in value)
     if any(not isinstance(key, str | bytes | int) for key in value):
         raise ValueError("a dict has keys that are neither texts nor numbers")
-    return {key: _finished(item, done) for key, item in value.items()}
+    return {key: _finished(item, done, budget) for key, item in value.items()}

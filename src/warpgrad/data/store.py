@@ -25,9 +25,14 @@ import torch
 from torch import Tensor
 
 from warpgrad.errors import WarpgradError, require
+from warpgrad.io import digest
 
 FORMAT = "warpgrad-images"
 VERSION = 1
+SEAL = "header_sha256"
+"""The entry of a header that is the SHA-256 of all others."""
+HEADER_BYTES = 256 << 20
+"""A longer header is refused before it is read."""
 FILE = "header.json"
 
 _Kind = TypeVar("_Kind")
@@ -77,7 +82,8 @@ class Header:
 
     def to_json(self) -> str:
         about = {"format": FORMAT, "version": VERSION, "dtype": "uint8"}
-        return json.dumps({**about, **dataclasses.asdict(self)}, ensure_ascii=False, indent=1) + "\n"
+        fields = json.loads(json.dumps({**about, **dataclasses.asdict(self)}))
+        return json.dumps({**fields, SEAL: digest(fields)}, ensure_ascii=False, indent=1) + "\n"
 
 
 def read_header(path: Path) -> Header:
@@ -88,6 +94,7 @@ def read_header(path: Path) -> Header:
         file.is_file(), f"{path} is not a prepared data set: it has no {FILE}; make one with 'warpgrad data prepare'."
     )
     try:
+        require(file.stat().st_size <= HEADER_BYTES, f"{file} has more than {HEADER_BYTES:,} bytes: it is no header.")
         fields = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as failure:
         raise damaged(path, f"{FILE} cannot be read ({failure})") from failure
@@ -98,10 +105,14 @@ def read_header(path: Path) -> Header:
         f"{path} is a data set of version {fields.get('version')}, but this release reads version {VERSION}: "
         "delete it and prepare it again.",
     )
+    seal = fields.pop(SEAL, None)  # headers of earlier versions have none
     try:
-        return _header(fields)
+        found = _header(fields)
     except WarpgradError as failure:
         raise damaged(path, f"in {FILE}, {failure}") from failure
+    if seal is not None and seal != digest(fields):
+        raise damaged(path, f"{FILE} does not have the checksum that stands in it")
+    return found
 
 
 def damaged(path: Path, what: str) -> WarpgradError:
@@ -219,8 +230,14 @@ class ImageStore:
         return self.header.offsets[class_index], self.header.offsets[class_index + 1]
 
 
-def open_store(path: Path | str, *, verify: bool = False) -> ImageStore:
-    """Open a data set; header and sizes are always checked, the checksum of all pixels with `verify`."""
+_verified: set[tuple[object, ...]] = set()
+
+
+def open_store(path: Path | str, *, verify: bool = True) -> ImageStore:
+    """Open a data set; header and sizes are always checked, the checksum of all pixels once in a process.
+
+    Without `verify`, damaged pixels go unnoticed.
+    """
     path = Path(path)
     header = read_header(path)
     found = (path / IMAGES).stat().st_size if (path / IMAGES).is_file() else None
@@ -228,6 +245,10 @@ def open_store(path: Path | str, *, verify: bool = False) -> ImageStore:
         size = "is missing" if found is None else f"has {found} bytes instead of {header.image_bytes}"
         raise damaged(path, f"{IMAGES} {size}")
     store = ImageStore(path, header)
-    if verify:
+    status = (path / IMAGES).stat()
+    # As long as nobody has written to the file, it is what it was.
+    known = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, header.sha256)
+    if verify and known not in _verified:
         store.verify()
+        _verified.add(known)
     return store

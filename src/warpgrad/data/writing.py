@@ -29,6 +29,9 @@ from warpgrad.version import __version__
 
 def check_vacant(destination: Path) -> None:
     """Refuse a destination that exists, before any work is done for it."""
+    if (destination / FILE).is_file():  # a kill may have come between the last two steps of writing it
+        for name in (JOURNAL, LOCK):
+            (destination / name).unlink(missing_ok=True)
     require(
         not destination.exists() and not destination.is_symlink(),
         f"{destination} exists already: delete it first or choose another destination.",

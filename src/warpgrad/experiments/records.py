@@ -28,7 +28,7 @@ from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import Diverged, Group, Results, Table
 from warpgrad.io import write_bytes
 from warpgrad.report.runs import Run
-from warpgrad.training.run_directory import TIMES
+from warpgrad.training.run_directory import DIAGNOSTICS, TIMES
 
 FORMAT = 2
 POINTS = 1000
@@ -141,12 +141,12 @@ def packed_series(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The lines of metrics.jsonl, name by name: a list where every step has a value, else (step, value) pairs.
 
     Of more than `POINTS` steps, blocks of neighbours are kept: their last step, times in sum, all else in the mean.
-    What only some steps have, such as validations, is kept as it is.
+    What only some steps have, such as validations, is kept as it is. Diagnostics stay in the run directory.
     """
     width = math.ceil(len(metrics) / POINTS) if metrics else 1
     blocks = [metrics[begin : begin + width] for begin in range(0, len(metrics), width)]
     series: dict[str, Any] = {"block": width}
-    for name in dict.fromkeys(name for line in metrics for name in line):
+    for name in dict.fromkeys(name for line in metrics for name in line if not name.startswith(DIAGNOSTICS)):
         if all(name in line for line in metrics):
             series[name] = [_shortened(_merged(name, [line[name] for line in block]), 6) for block in blocks]
         else:
@@ -196,7 +196,7 @@ def _is_record(content: Any) -> bool:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         return False
     kinds = {"table": str, "title": str, "preset": str, "papers": dict, "runs": list}
-    if not all(
+    if not isinstance(content.get("diverged", []), list) or not all(
         isinstance(trial, dict)
         and {name: type(value) for name, value in trial.items()} == {"label": str, "config": dict, "words": str}
         for trial in content.get("diverged", [])

@@ -6,9 +6,6 @@ alone. Cells that are finished are not run again, nor, where that is asked for, 
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,11 +16,13 @@ from warpgrad.data.prepared import DRAWN
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.experiments.base import Config, Diverged, Experiment, Group, Results, Row, Table
 from warpgrad.experiments.records import Record, Recorded, check_commit
-from warpgrad.experiments.runner import commit, python_command, run_name, settings
-from warpgrad.io import read_json
+from warpgrad.experiments.runner import concluded, python_command, run_name, settings
+from warpgrad.experiments.workers import Worker, say, stop_all
+from warpgrad.io import is_locked, read_object
+from warpgrad.origin import commit
 from warpgrad.report.runs import load_run
-from warpgrad.training.distributed import environment_alone
-from warpgrad.training.interrupts import Interrupted, Interrupts
+from warpgrad.training.interrupts import Interrupted, Interrupts, leave_after
+from warpgrad.training.run_directory import LOCK
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,7 @@ def cells(experiment: Experiment[Any], table: Table, root: Path, preset: str, se
 
 def finished(experiment: Experiment[Any], cell: PlannedRun) -> bool:
     """Whether the run is there, whole, and under these very settings."""
-    if not all((cell.directory / name).exists() for name in ("summary.json", "evaluation.json", "config.json")):
-        return False
-    kept = read_json(cell.directory / "config.json")
-    return {name: value for name, value in kept.items() if name != "format"} == settings(experiment, cell.config)
+    return concluded(experiment, cell.config, cell.directory, threads=1) is not None
 
 
 def run_cells(
@@ -74,43 +70,39 @@ def run_cells(
     if workers < 1:
         raise WarpgradError(f"workers={workers}: at least 1 process must work.")
     waiting = list(todo)
-    active: dict[subprocess.Popen[str], tuple[PlannedRun, float]] = {}
+    active: dict[Worker, tuple[PlannedRun, float]] = {}
     failed: dict[PlannedRun, Failure] = {}
     try:
-        with Interrupts():
+        with Interrupts() as interrupts:
+            # Signals wait while a worker is being started or counted; they are heard in between.
+            interrupts.hold()
             while waiting or active:
-                while waiting and len(active) < workers:
-                    cell = waiting.pop(0)
-                    active[started(python_command(experiment, cell.config, cell.directory))] = (cell, time.monotonic())
-                for process in [process for process in active if process.poll() is not None]:
-                    cell, began = active.pop(process)
-                    words = process.communicate()[1].strip().splitlines()
+                # A run that outlived its table is ending: its directory is waited for.
+                free = [cell for cell in waiting if not is_locked(cell.directory / LOCK)]
+                for cell in free[: workers - len(active)]:
+                    waiting.remove(cell)
+                    worker = Worker(python_command(experiment, cell.config, cell.directory))
+                    active[worker] = (cell, time.monotonic())
+                for worker in [worker for worker in active if worker.code is not None]:
+                    cell, began = active.pop(worker)
+                    words, code = worker.last_words, worker.code or 0
                     place = f"[{len(todo) - len(waiting) - len(active)}/{len(todo)}] {cell.directory.name}"
-                    if process.returncode == 0:
+                    if code == 0:
                         say(f"{place}: done in {time.monotonic() - began:.0f} s")
+                    elif is_locked(cell.directory / LOCK):
+                        waiting.append(cell)
                     else:
-                        last = words[-1] if words else f"exit code {process.returncode}"
-                        failed[cell] = Failure(process.returncode, last)
-                        say(f"{place}: FAILED: {last}")
+                        failed[cell] = Failure(code, words)
+                        say(f"{place}: FAILED: {words}")
+                interrupts.release()
                 time.sleep(0.1)
+                interrupts.hold()
     except Interrupted as error:
-        for process in active:
-            process.terminate()
-        for process in active:
-            process.wait()
-        if error.number == signal.SIGTERM:
-            raise SystemExit(128 + signal.SIGTERM) from error
-        raise KeyboardInterrupt from error
+        stop_all(list(active))
+        leave_after(error)
+    finally:
+        stop_all(list(active))
     return failed
-
-
-def started(command: list[str]) -> subprocess.Popen[str]:
-    """A worker of one thread, no rank of anything. It has a session of its own, so that Ctrl-C reaches it through us,
-    once, and it saves."""
-    environment = {**environment_alone(), "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
-    return subprocess.Popen(
-        command, env=environment, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
-    )
 
 
 def reproduce(
@@ -130,9 +122,6 @@ def reproduce(
     `record` under the very same settings are not missing. In a search, a row of which any run diverged is a trial that
     diverged; elsewhere a run that diverges fails the table.
     """
-
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
 
     every = cells(experiment, table, root, preset, seeds)
     done = [cell for cell in every if finished(experiment, cell)]
@@ -195,4 +184,4 @@ def check_real(experiment: Experiment[Any], preset: str, todo: list[PlannedRun])
 
 
 def _loaded(cell: PlannedRun) -> Recorded:
-    return load_run(cell.directory), read_json(cell.directory / "evaluation.json")
+    return load_run(cell.directory), read_object(cell.directory / "evaluation.json")

@@ -4,35 +4,42 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import platform
+import logging
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.experiments.base import C, Execution, Experiment
 from warpgrad.experiments.methods import Recipe
-from warpgrad.io import read_json, write_json
+from warpgrad.io import digest, read_bytes, read_object, write_json
+from warpgrad.origin import commit as commit
 from warpgrad.tasks.base import TaskFamily
 from warpgrad.training.distributed import RankLostError, current_ranks
 from warpgrad.training.meta_train import meta_train
-from warpgrad.training.run_directory import RunDirectory
-from warpgrad.version import __version__
+from warpgrad.training.provenance import hardware, versions
+from warpgrad.training.run_directory import RunDirectory, reserved, steps_of
+
+logger = logging.getLogger(__name__)
 
 
 def settings(experiment: Experiment[C], config: C) -> dict[str, Any]:
     """The config as it stands in config.json."""
     values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=str))
     return {"experiment": experiment.name, **values}
+
+
+def run_settings(experiment: Experiment[C], config: C, threads: int | None = None) -> dict[str, Any]:
+    """The settings of a run that is carried out: with its threads (this process's if None), for they change the order
+    of sums and with it the last bits of every number."""
+    threads = torch.get_num_threads() if threads is None else threads
+    return {**settings(experiment, config), **({} if threads == 1 else {"threads": threads})}
 
 
 def meta_trained(
@@ -42,7 +49,7 @@ def meta_trained(
 
     `scores` are what `meta_train` is to measure on the way: `validate`, `test`, `early_stopping` and how often.
     """
-    every = settings(experiment, config)
+    every = run_settings(experiment, config)
     if recipe.schedule is not None and not execution.fresh:
         check_length(every["meta_steps"], execution.directory)
     records = meta_train(
@@ -67,7 +74,7 @@ def meta_trained(
 def check_length(meta_steps: int, directory: Path) -> None:
     """Refuse to carry a run on whose schedule has brought the step size to 0, or is bound to."""
     path = directory / "config.json"
-    planned = read_json(path).get("meta_steps") if path.exists() else meta_steps
+    planned = read_object(path).get("meta_steps") if path.exists() else meta_steps
     if planned != meta_steps:
         raise WarpgradError(
             f"the run in {directory} was planned for {planned} meta-steps and its schedule ends there: it cannot be "
@@ -77,7 +84,7 @@ def check_length(meta_steps: int, directory: Path) -> None:
 
 def without_meta_training(experiment: Experiment[C], config: C, execution: Execution) -> int:
     """A run of a method that learns nothing across tasks: a run directory with no meta-steps in it."""
-    directory = RunDirectory(execution.directory, settings(experiment, config), fresh=execution.fresh)
+    directory = RunDirectory(execution.directory, run_settings(experiment, config), fresh=execution.fresh)
     try:
         directory.begin_metrics(0)
     finally:
@@ -108,7 +115,8 @@ def execute(experiment: Experiment[C], config: C, execution: Execution) -> dict[
     made_by = origin(ranks.size)  # now: the source may be another when the run ends
     try:
         with ranks.share_errors():
-            with _divergence():
+            # Rank 0 alone opens the directory; until its summary is written, no other process may change the run.
+            with _divergence(), reserved(execution.directory) if ranks.first else nullcontext():
                 steps = experiment.train(config, execution)
                 summary = ranks.from_first(lambda: conclude(experiment, config, execution.directory, steps, made_by))
             # Whether it could be written is known to all before any goes.
@@ -142,11 +150,8 @@ def conclude(
     experiment: Experiment[C], config: C, directory: Path, steps: int, made_by: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Evaluate a trained run and sum it up, unless that is done; `made_by` as from `origin`."""
-    summary_path = directory / "summary.json"
-    if summary_path.exists() and (directory / "evaluation.json").exists():
-        summary: dict[str, Any] = read_json(summary_path)
-        if summary["steps"] == steps:
-            return summary
+    if (found := concluded(experiment, config, directory)) is not None and found["steps"] == steps:
+        return found
     evaluation = evaluate(experiment, config, directory)
     summary = {
         "experiment": experiment.name,
@@ -160,9 +165,35 @@ def conclude(
         "evaluation_processor_seconds": evaluation["processor_seconds"],
         **made_by,
         "command": command(experiment, config),
+        "settings": digest(run_settings(experiment, config)),
     }
-    write_json(summary_path, summary)
+    write_json(directory / "summary.json", summary, seal=True)
     return summary
+
+
+def concluded(
+    experiment: Experiment[C], config: C, directory: Path, threads: int | None = None
+) -> dict[str, Any] | None:
+    """The summary of a run that has ended under these very settings; None where there is none, or of fewer meta-steps
+    than there are now. One that is damaged is none, and said."""
+    if not all((directory / name).exists() for name in ("summary.json", "evaluation.json", "config.json")):
+        return None
+    asked = run_settings(experiment, config, threads)
+    kept = {name: value for name, value in read_object(directory / "config.json").items() if name != "format"}
+    try:
+        summary, evaluation = (read_object(directory / name) for name in ("summary.json", "evaluation.json"))
+    except WarpgradError as error:
+        logger.warning("%s It is made again.", error)
+        return None
+    own = {name: asked[name] for name in ("experiment", "method", "preset", "seed")}
+    same = (
+        kept == asked
+        and summary.get("settings", digest(asked)) == digest(asked)
+        and {name: summary.get(name) for name in own} == own
+        and summary.get("steps") == evaluation.get("trained_steps", summary.get("steps"))
+        and summary.get("steps") in (steps_of(directory), kept.get("meta_steps"))
+    )
+    return summary if same else None
 
 
 def evaluate(experiment: Experiment[C], config: C, directory: Path) -> dict[str, Any]:
@@ -171,13 +202,13 @@ def evaluate(experiment: Experiment[C], config: C, directory: Path) -> dict[str,
     evaluation = experiment.evaluate(config, directory)
     evaluation["seconds"] = time.monotonic() - began
     evaluation["processor_seconds"] = time.process_time() - worked
-    write_json(directory / "evaluation.json", evaluation)
+    write_json(directory / "evaluation.json", {**evaluation, "trained_steps": steps_of(directory)}, seal=True)
     return evaluation
 
 
 def training_seconds(directory: Path) -> dict[str, float]:
     """Wall time of meta-training with all that is scored on its way, and processor time of its meta-steps alone."""
-    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in read_bytes(directory / "metrics.jsonl").splitlines()]
     scored = ("validation_seconds", "test_seconds")
     wall = sum(record["seconds"] + sum(record.get(name, 0.0) for name in scored) for record in records)
     return {"wall_seconds": float(wall), "processor_seconds": float(sum(record["cpu_seconds"] for record in records))}
@@ -218,38 +249,6 @@ def option(name: str, value: Any) -> list[str]:
     if isinstance(value, tuple | list):
         return [flag, *(str(item) for item in value)]
     return [flag, str(value)]
-
-
-def versions() -> dict[str, str]:
-    return {
-        "warpgrad": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-    }
-
-
-def hardware() -> dict[str, Any]:
-    """What the numbers were made on."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    return {"cpu": model, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
-
-
-def commit() -> str | None:
-    """The commit of the source tree, with a mark where it was changed; None outside a checkout."""
-    here = Path(__file__).parent
-    try:
-        head, changes = (
-            subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
-            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return head + ("+changes" if changes else "")
 
 
 def python_command(experiment: Experiment[C], config: C, directory: Path) -> list[str]:

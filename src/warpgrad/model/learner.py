@@ -10,13 +10,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, Generic, Literal
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from typing_extensions import TypeVar
 
+from warpgrad.arguments import expect, flag, mapping
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import fold, isolated_rng, seed_global
 from warpgrad.model.normalisation import (
@@ -28,13 +31,41 @@ from warpgrad.model.normalisation import (
     reset_statistics,
     without_statistics,
 )
-from warpgrad.model.partition import Selector, StartPolicy, owners_of, partition, start_policies, unmark
+from warpgrad.model.partition import (
+    Selector,
+    StartPolicy,
+    owners_of,
+    partition,
+    plain_names,
+    start_policies,
+    unmark,
+    unwrapped,
+)
+from warpgrad.model.recomputation import Again, RecomputedUnder
 from warpgrad.model.second_order import SecondOrderKernels
+from warpgrad.model.second_order.plain_forms import silently_wrong
+from warpgrad.model.surroundings import Surroundings, copyable, refuse_rewriting
 from warpgrad.model.swapping import Swapper
 from warpgrad.tensors import Tensors, detached, laid_channels_last, select
 
 M_co = TypeVar("M_co", bound=nn.Module, default=nn.Module, covariant=True)
 """The class of the user's module."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """How a forward pass is going to be differentiated."""
+
+    twice: bool = False
+    mapped: bool = False
+    """Over a stack of tasks."""
+    theta: bool = False
+    """The second time for θ too, not for φ alone."""
+
+
+FIRST_ORDER = Order()
+_SHOWN = 6
+"""Parameter names in each line of a learner's `repr`."""
 
 
 class Forward:
@@ -78,18 +109,49 @@ class Forward:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        learner = self.learner
-        # Normalisation layers write to the buffers they are given, so they are given copies.
-        buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
-        learner._modes.apply(self._training)
+        learner, before = self.learner, self.buffers
         if self._training and self._key is not None:
             seed_global(learner.device, fold(self._key, self._calls))
         self._calls += 1
-        tensors = {**self._weights, **buffers}
-        with learner._swapper.holding(tensors), learner._kernels(self.theta):
+        tensors = self._tensors(before)
+        again = partial(self._again, before, learner._order)
+        with self._running(tensors, again):
             output = learner.module(*args, **kwargs)
-        self.buffers = detached({name: tensors[name] for name in buffers})
+        self.buffers = detached({name: tensors[name] for name in before})
         return output
+
+    def _tensors(self, buffers: Mapping[str, Tensor]) -> Tensors:
+        # Normalisation layers write to the buffers they are given, so they are given copies.
+        return {**self._weights, **{name: buffer.clone() for name, buffer in buffers.items()}}
+
+    @contextmanager
+    def _running(self, tensors: Tensors, again: Again) -> Iterator[None]:
+        """The module holds these tensors, in the mode and under the operations that are due."""
+        learner = self.learner
+        learner._modes.apply(self._training)
+        surroundings = learner._surroundings
+        kernels = learner._kernels(self.theta)
+        # Autocast keeps a low-precision copy of every weight until its outermost block ends. Around meta-training that
+        # would be one copy for all meta-steps, whatever became of φ. Within a pass copies are still shared.
+        torch.clear_autocast_cache()
+        try:
+            with learner._swapper.holding(tensors), RecomputedUnder(again):
+                if kernels is None and surroundings.harmless():
+                    yield
+                    return
+                with kernels or nullcontext(), surroundings.set_right():
+                    yield
+        finally:
+            torch.clear_autocast_cache()
+
+    @contextmanager
+    def _again(self, before: Mapping[str, Tensor], order: Order) -> Iterator[None]:
+        """As the pass began, for what is computed again in a backward pass: the statistics it moves are thrown away."""
+        with (
+            self.learner._in_order(order),
+            self._running(self._tensors(before), partial(self._again, before, order)),
+        ):
+            yield
 
 
 class Learner(Generic[M_co]):
@@ -116,7 +178,7 @@ class Learner(Generic[M_co]):
         task: Selector | None = None,
         constant: Selector | None = None,
         start: Mapping[str, StartPolicy] | None = None,
-        batch_norm: BatchNormPolicy = "running",
+        batch_norm: BatchNormPolicy = "corrected",
         allow_unused: bool = False,
         channels_last: bool = False,
     ) -> None:
@@ -132,9 +194,16 @@ class Learner(Generic[M_co]):
             channels_last: Keep the weights of 2-D convolutions, and so their outputs, channels-last, which is faster
                 on CPUs; converts the module's own.
         """
+        expect(module, nn.Module, "module", "nn.Linear(3, 2)", hint=_hint(module))
         if batch_norm not in POLICIES:
             raise WarpgradError(f"batch_norm={batch_norm!r} is unknown; choose one of {', '.join(POLICIES)}.")
-        self.module: M_co = module.to(memory_format=torch.channels_last) if channels_last else module  # type: ignore[call-overload]
+        if start is not None:
+            mapping(start, "start", '{"head": "zero"}')
+        flag(allow_unused, "allow_unused")
+        module = cast(M_co, unwrapped(module))
+        if flag(channels_last, "channels_last"):
+            module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.module: M_co = module
         self.channels_last = channels_last
         self.batch_norm = batch_norm
         self.allow_unused = allow_unused
@@ -143,13 +212,18 @@ class Learner(Generic[M_co]):
         self.theta0: Tensors = select(parameters, self.partition.task)
         self.phi: Tensors = select(parameters, self.partition.warp)
         self.constants: Tensors = select(parameters, self.partition.constant)
-        self.starts = start_policies(self.partition.task, start or {})
+        refuse_rewriting(module, self.partition.constant)
+        self.starts = start_policies(self.partition.task, start or {}, plain_names(module))
         self.learned = tuple(name for name, policy in self.starts.items() if policy == "learned")
         self._fresh = owners_of(module, [name for name, policy in self.starts.items() if policy == "fresh"])
         self._modes = Modes(module, batch_norm)
         self._swapper = Swapper(self.module)
-        self._twice: Literal["phi", "theta"] | None = None
+        self._order = FIRST_ORDER
         self._recurrent = any(isinstance(child, nn.RNNBase) for child in module.modules())
+        self._wrong_twice = silently_wrong(module)
+        self._surroundings = Surroundings(module)
+        self._trainable = {name: parameter.requires_grad for name, parameter in parameters.items()}
+        self._substituted = False
 
     @property
     def device(self) -> torch.device:
@@ -162,6 +236,7 @@ class Learner(Generic[M_co]):
 
     def start(self, key: int) -> Tensors:
         """θ at the beginning of the task with this key, by each parameter's start policy."""
+        self.check_module()
         theta = detached(self.theta0)
         if "zero" in self.starts.values():
             zeros = (name for name, policy in self.starts.items() if policy == "zero")
@@ -196,7 +271,7 @@ class Learner(Generic[M_co]):
             # Updates and the replay buffer may have lost the layout.
             theta = {name: laid_channels_last(value) for name, value in theta.items()}
         if not training:
-            buffers = self._test_buffers(buffers)
+            buffers = self.test_buffers(buffers)
         return Forward(self, theta, self.phi if phi is None else phi, buffers, key, training)
 
     def adapted(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> M_co:
@@ -204,27 +279,91 @@ class Learner(Generic[M_co]):
 
         Warning: under `batch_norm="batch"` it has no running statistics, so its state dict lacks those entries.
         """
-        module = copy.deepcopy(self.module)
+        with copyable(self.module):
+            module = copy.deepcopy(self.module)
         state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         with torch.no_grad():
-            for name, value in {**theta, **self._test_buffers(buffers)}.items():
+            for name, value in {**theta, **self.test_buffers(buffers)}.items():
                 state[name].copy_(value)
         if self.batch_norm == "batch":
             without_statistics(module)
-        return unmark(module).requires_grad_(True).eval()
+        for parameter in module.parameters():
+            parameter.grad = None
+        return unmark(module).eval()
 
-    def _test_buffers(self, buffers: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def check_module(self) -> None:
+        """Refuse a module whose parameters are no longer those that were split: others would be learned than used."""
+        if self._substituted:
+            return
+        now = dict(self.module.named_parameters())
+        for name, own in {**self.theta0, **self.phi, **self.constants}.items():
+            found = now.get(name)
+            if found is not own:
+                done = "is gone from" if found is None else "was replaced in"
+                raise WarpgradError(
+                    f"parameter '{name}' {done} the module after Learner(...): load_state_dict without assign=True, "
+                    "or build the Learner again after the change."
+                )
+            if found.requires_grad is not self._trainable[name]:
+                raise WarpgradError(
+                    f"requires_grad of parameter '{name}' was changed to {found.requires_grad} after Learner(...), "
+                    "which has sorted it already: build the Learner again after the change."
+                )
+
+    def state_dict(self) -> Tensors:
+        """θ0, φ, constants and buffers under the module's own names; the module's own `state_dict`."""
+        return dict(self.module.state_dict())
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Copy values into θ0, φ, constants and buffers; names and shapes must be the module's own."""
+        own = self.module.state_dict()
+        for name, value in own.items():
+            if name not in state:
+                raise WarpgradError(f"the state has no '{name}', which the learner's {self._kind} has.")
+            if isinstance(value, Tensor) and value.shape != state[name].shape:
+                shapes = f"{tuple(state[name].shape)}, in the learner {tuple(value.shape)}"
+                raise WarpgradError(f"'{name}' has the shape {shapes}: it is the state of another model.")
+        for name in state:
+            if name not in own:
+                raise WarpgradError(f"the state has '{name}', which the learner's {self._kind} has not.")
+        self.module.load_state_dict(dict(state))
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Move the module as `nn.Module.to` does, in place; returns the learner.
+
+        What bites: tasks hand out batches on the learner's device, so they have to move too.
+        """
+        self.module.to(*args, **kwargs)
+        self.check_module()
+        return self
+
+    @property
+    def _kind(self) -> str:
+        return type(self.module).__name__
+
+    def __repr__(self) -> str:
+        lines = [f"Learner({self._kind}, batch_norm={self.batch_norm!r})"]
+        groups = (("θ task", self.theta0), ("φ warp", self.phi), ("constant", self.constants))
+        for title, tensors in groups:
+            count, names = sum(value.numel() for value in tensors.values()), list(tensors)
+            shown = ", ".join(names[:_SHOWN]) + (f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+            lines.append(f"  {title:<8} {count:>12,} in {len(names):>3}  {shown}".rstrip())
+        return "\n".join(lines)
+
+    def test_buffers(self, buffers: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The buffers that a task is tested with, from those that its adaptation ended with."""
         return corrected_statistics(self.module, buffers) if self.batch_norm == "corrected" else buffers
 
     @contextmanager
     def substituted(self, phi: Tensors, constants: Tensors) -> Iterator[None]:
         """Inside the block, φ and the constants are these tensors."""
         own, self.phi = self.phi, phi
+        within, self._substituted = self._substituted, True
         try:
             with self._swapper.holding(dict(constants)):
                 yield
         finally:
-            self.phi = own
+            self.phi, self._substituted = own, within
 
     @contextmanager
     def modes_kept(self) -> Iterator[None]:
@@ -244,19 +383,31 @@ class Learner(Generic[M_co]):
         operations get a cheaper one, see `warpgrad.model.second_order`, unless they are mapped over a stack of tasks.
         The second derivative is for φ, and with `theta` for θ too.
         """
+        with self._in_order(Order(twice=True, mapped=mapped, theta=theta)):
+            yield
+
+    @contextmanager
+    def _in_order(self, order: Order) -> Iterator[None]:
         with ExitStack() as stack:
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-            if self._recurrent and self.device.type == "cuda":
-                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-            before = self._twice
-            self._twice = None if mapped else ("theta" if theta else "phi")
+            if order.twice:
+                stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+                if self._recurrent and self.device.type == "cuda":
+                    stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            before, self._order = self._order, order
             try:
                 yield
             finally:
-                self._twice = before
+                self._order = before
 
-    def _kernels(self, theta: Mapping[str, Tensor]) -> AbstractContextManager[Any]:
-        """What a forward pass with this θ runs under."""
-        if self._twice is None:
-            return nullcontext()
-        return SecondOrderKernels(constant=theta.values() if self._twice == "phi" else ())
+    def _kernels(self, theta: Mapping[str, Tensor]) -> AbstractContextManager[Any] | None:
+        """The operations that a forward pass with this θ runs under, where they are not PyTorch's own."""
+        order = self._order
+        if not order.twice or (order.mapped and not self._wrong_twice):
+            return None
+        return SecondOrderKernels(constant=() if order.theta else theta.values(), cheaper=not order.mapped)
+
+
+def _hint(module: Any) -> str:
+    if callable(module) and not isinstance(module, type):
+        return "; a plain function has no parameters to adapt"
+    return ""

@@ -15,7 +15,9 @@ from typing import Any, Literal, TypeVar
 
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils.parametrize import is_parametrized
 
+from warpgrad.arguments import described
 from warpgrad.errors import WarpgradError
 from warpgrad.tensors import Tensors
 
@@ -72,9 +74,47 @@ def unmark(module: M) -> M:
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
     """Whether a pattern fits the parameter's name or the name of a module that contains it."""
-    pieces = name.split(".")
-    prefixes = [".".join(pieces[: i + 1]) for i in range(len(pieces))]
-    return any(fnmatchcase(prefix, pattern) for pattern in patterns for prefix in prefixes)
+    return any(fnmatchcase(prefix, pattern) for pattern in patterns for prefix in _prefixes(name)[1:])
+
+
+_WRAPPERS = {"OptimizedModule": "_orig_mod", "DataParallel": "module", "DistributedDataParallel": "module"}
+"""Modules around a user's module, by class -> the name under which they keep it."""
+_SHARDED = ("FullyShardedDataParallel", "FSDPModule")
+
+
+def unwrapped(module: Any) -> nn.Module:
+    """The user's own module inside `torch.compile`, `DataParallel` and the like."""
+    while (inside := _WRAPPERS.get(type(module).__name__)) is not None and hasattr(module, inside):
+        module = getattr(module, inside)
+    for path, child in module.named_modules():
+        if any(kind.__name__ in _SHARDED for kind in type(child).__mro__):
+            raise WarpgradError(
+                f"module '{path or type(child).__name__}' is sharded over processes (FSDP), so that no process holds "
+                "its parameters whole; give the plain module: meta_train shares tasks between processes itself."
+            )
+    unwrapped_: nn.Module = module
+    return unwrapped_
+
+
+def plain_names(module: nn.Module) -> dict[str, str]:
+    """Every parameter's name -> the one its user would say, without what wrappers and parametrisations put into it.
+
+    `net._orig_mod.fc.parametrizations.weight.original` is `net.fc.weight.original`, which the pattern `net.fc.weight`
+    finds.
+    """
+    inserted = set()
+    for path, child in module.named_modules(remove_duplicate=False):
+        inside = _WRAPPERS.get(type(child).__name__)
+        if inside is None and is_parametrized(child):
+            inside = "parametrizations"
+        if inside is not None:
+            inserted.add(f"{path}.{inside}" if path else inside)
+    names = (name for name, _ in module.named_parameters(remove_duplicate=False))
+    return {name: ".".join(_last(path) for path in _prefixes(name)[1:] if path not in inserted) for name in names}
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]
 
 
 @dataclass(frozen=True)
@@ -108,8 +148,8 @@ def partition(module: nn.Module, task: Selector | None, warp: Selector | None, c
             )
         in_task = set(names) - in_warp - fixed
     else:
-        in_warp = _chosen(names, warp, "warp") - fixed if warp is not None else set()
-        in_task = _chosen(names, task, "task") - fixed if task is not None else set()
+        in_warp = _adaptable(_chosen(names, warp, "warp"), fixed, "warp") if warp is not None else set()
+        in_task = _adaptable(_chosen(names, task, "task"), fixed, "task") if task is not None else set()
         if task is None:
             in_task = set(names) - in_warp - fixed
         elif warp is None:
@@ -139,6 +179,8 @@ class _Alias:
     owner: nn.Module
     first: str
     marked: bool
+    plain: str
+    """The name without what wrappers put into it."""
 
 
 def _names(module: nn.Module) -> dict[str, _Alias]:
@@ -149,6 +191,7 @@ def _names(module: nn.Module) -> dict[str, _Alias]:
         if _MARK in child.__dict__
     }
     names: dict[str, _Alias] = {}
+    plain = plain_names(module)
     for path, child in module.named_modules(remove_duplicate=False):
         for local, parameter in child.named_parameters(recurse=False, remove_duplicate=False):
             name = f"{path}.{local}" if path else local
@@ -158,7 +201,7 @@ def _names(module: nn.Module) -> dict[str, _Alias]:
                 )
             origin = first.setdefault(id(parameter), name)
             inside = next((marks[prefix] for prefix in reversed(_prefixes(path)) if prefix in marks), False)
-            names[name] = _Alias(parameter, child, origin, inside)
+            names[name] = _Alias(parameter, child, origin, inside, plain[name])
     return names
 
 
@@ -169,15 +212,46 @@ def _prefixes(path: str) -> list[str]:
 
 def _chosen(names: dict[str, _Alias], selector: Selector, group: str) -> set[str]:
     if callable(selector):
-        return {name for name, alias in names.items() if selector(name, alias.owner)}
-    patterns = [selector] if isinstance(selector, str) else list(selector)
+        found = {name for name, alias in names.items() if selector(name, alias.owner)}
+        if not found:
+            raise WarpgradError(
+                f"the predicate {group}= is true for none of the model's {len(names)} parameters; it is called with "
+                f"(name, owner module), e.g. ({next(iter(names))!r}, the module that holds it)."
+            )
+        return found
+    patterns = [selector] if isinstance(selector, str) else _patterns(selector, group)
     for pattern in patterns:
-        if not any(matches(name, [pattern]) for name in names):
-            modules = {prefix for name in names for prefix in _prefixes(name)} - {""}
+        if not any(_fits(name, alias, [pattern]) for name, alias in names.items()):
+            modules = {prefix for alias in names.values() for prefix in _prefixes(alias.plain)} - {""}
             near = difflib.get_close_matches(pattern, sorted(modules), n=3, cutoff=0.3)
             hint = f"; did you mean {' or '.join(repr(name) for name in near)}?" if near else "."
             raise WarpgradError(f"{group}={pattern!r} matches no parameter of the model{hint}")
-    return {name for name in names if matches(name, patterns)}
+    return {name for name, alias in names.items() if _fits(name, alias, patterns)}
+
+
+def _patterns(selector: Any, group: str) -> list[str]:
+    if not isinstance(selector, Iterable) or isinstance(selector, nn.Module | dict):
+        wanted = f"{group}= takes a pattern such as 'layer*.conv2', several, or a predicate of (name, module)"
+        raise WarpgradError(f"{wanted}, not {described(selector)}.")
+    patterns = list(selector)
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise WarpgradError(f"{group}= lists {described(pattern)}: every pattern is a string, e.g. 'layer1'.")
+    return patterns
+
+
+def _fits(name: str, alias: _Alias, patterns: list[str]) -> bool:
+    return matches(name, patterns) or matches(alias.plain, patterns)
+
+
+def _adaptable(chosen: set[str], fixed: set[str], group: str) -> set[str]:
+    """What is chosen but for the constants; something must be left where something was chosen."""
+    if chosen and not chosen - fixed:
+        raise WarpgradError(
+            f"all parameters that {group}= names are constant (requires_grad=False, or listed under constant=), so "
+            f"nothing would learn them; call requires_grad_(True) on them first, or leave {group}= out."
+        )
+    return chosen - fixed
 
 
 def _first_names(names: dict[str, _Alias], group: set[str], what: str) -> tuple[str, ...]:
@@ -203,7 +277,9 @@ Only learned parameters count in distances between θ's and receive meta-gradien
 """
 
 
-def start_policies(names: tuple[str, ...], start: Mapping[str, StartPolicy]) -> dict[str, StartPolicy]:
+def start_policies(
+    names: tuple[str, ...], start: Mapping[str, StartPolicy], plain: Mapping[str, str]
+) -> dict[str, StartPolicy]:
     """The policy of every task parameter; later patterns overrule earlier ones, and none means learned."""
     policies: dict[str, StartPolicy] = dict.fromkeys(names, "learned")
     for pattern, policy in start.items():
@@ -211,7 +287,7 @@ def start_policies(names: tuple[str, ...], start: Mapping[str, StartPolicy]) -> 
             raise WarpgradError(
                 f"start policy {policy!r} of '{pattern}' is unknown; choose learned, fixed, zero or fresh."
             )
-        found = [name for name in names if matches(name, [pattern])]
+        found = [name for name in names if matches(name, [pattern]) or matches(plain[name], [pattern])]
         if not found:
             raise WarpgradError(f"start pattern '{pattern}' matches no task parameter of the model.")
         policies.update(dict.fromkeys(found, policy))

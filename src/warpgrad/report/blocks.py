@@ -19,7 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from PIL import Image
 
-from warpgrad.errors import WarpgradError, require
+from warpgrad.errors import WarpgradError, printable_lines, require
 from warpgrad.statistics.formatting import number
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -250,6 +250,7 @@ _ENVIRONMENT = Environment(
     loader=PackageLoader("warpgrad.report"),
     autoescape=True,
     undefined=StrictUndefined,
+    finalize=lambda value: printable_lines(value) if type(value) is str else value,
     trim_blocks=True,
     lstrip_blocks=True,
 )

@@ -20,6 +20,8 @@ from warpgrad.statistics.formatting import count
 
 SCORED = ("validation/", "test/")
 """How the metrics of held-out tasks that are scored during meta-training begin."""
+DIAGNOSTICS = ("lr/", "gradient_norm/")
+"""How those begin that tell how meta-training goes, and not what it has achieved."""
 _POINTS = 300
 """Longer curves are averaged down to at most this many points: more would be noise on the page."""
 
@@ -37,10 +39,11 @@ def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return grouped
 
 
-def metric_figures(groups: Mapping[str, Sequence[Run]]) -> list[Figure]:
+def metric_figures(groups: Mapping[str, Sequence[Run]], *, diagnostics: bool = False) -> list[Figure]:
     """One figure for each metric that holds numbers, in the order in which the runs name them; a curve per group.
 
-    What was scored on the way (`validation/…`, `test/…`) has a second figure, against processor time.
+    What was scored on the way (`validation/…`, `test/…`) has a second figure, against processor time. Step sizes and
+    norms of meta-gradients are drawn with `diagnostics` alone.
     """
     names = dict.fromkeys(
         name
@@ -49,6 +52,7 @@ def metric_figures(groups: Mapping[str, Sequence[Run]]) -> list[Figure]:
         for row in run.metrics
         for name, value in row.items()
         if name not in ("step", "validation_seconds", "test_seconds") and is_number(value)
+        if diagnostics or not name.startswith(DIAGNOSTICS)
     )
     figures = []
     for name in names:

@@ -6,7 +6,7 @@ Pages about one experiment are built by that experiment, from the same blocks.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warpgrad.errors import WarpgradError, require
@@ -27,7 +27,7 @@ from warpgrad.report.page import Page
 from warpgrad.report.provenance import UNKNOWN, configuration, repetition, steps_of, time_of
 from warpgrad.report.runs import Run
 from warpgrad.report.tables import Cell, Column, Table, Value
-from warpgrad.statistics.estimates import mean_interval
+from warpgrad.statistics.estimates import mean_interval, paired_difference
 from warpgrad.statistics.formatting import count, duration, shared_digits
 
 
@@ -36,7 +36,7 @@ def run_page(runs: Sequence[Run]) -> Page:
     require(runs, "a report needs at least one run directory.")
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(f"{run.experiment}, {run.preset} preset", []).append(run)
+        groups.setdefault(run.title, []).append(run)
     methods = ", ".join(by_method(runs))
     if len(groups) == 1:
         page = Page(next(iter(groups)), f"{count(len(runs), 'run')}: {methods}.")
@@ -52,7 +52,7 @@ def run_page(runs: Sequence[Run]) -> Page:
 
 def _parts(runs: Sequence[Run]) -> list[tuple[str, list[Block]]]:
     parts: list[tuple[str, list[Block]]] = [("Results", _results(runs))]
-    curves = metric_figures(by_method(runs))
+    curves = metric_figures(by_method(runs), diagnostics=True)
     if curves:
         parts.append(("Curves", [Gallery(curves)]))
     figures = _figures(runs)
@@ -74,14 +74,44 @@ def _results(runs: Sequence[Run]) -> list[Block]:
     ]
     seconds = [run.summary["wall_seconds"] for run in runs if is_number(run.summary.get("wall_seconds"))]
     tiles = [
-        Tile("Runs", str(len(runs)), f"preset `{runs[0].preset}`"),
+        Tile("Runs", str(len(runs)), f"preset `{runs[0].preset}`" if runs[0].preset else ""),
         Tile("Methods", str(len(methods))),
         Tile("Meta-seeds", str(len({run.seed for run in runs}))),
         Tile("Wall time, all runs", duration(sum(seconds)) if seconds else UNKNOWN),
     ]
     columns: list[Column | str] = ["Method", "Runs", "Steps", Column("Wall time", "per run"), *metrics]
     notes = [Note(f"{run.name}: {note}", "warning") for run in runs for note in run.notes]
-    return [Tiles(tiles), Table(columns, rows, "Final metrics: the mean over meta-seeds."), *notes]
+    stops = [Note(f"{run.name}: stopped by {run.summary['stopped']}.") for run in runs if run.summary.get("stopped")]
+    table = Table(columns, rows, "Final metrics: the mean over meta-seeds.")
+    return [Tiles(tiles), table, *_differences(methods, metrics), *notes, *stops]
+
+
+def _differences(methods: Mapping[str, Sequence[Run]], metrics: Sequence[str]) -> list[Block]:
+    """The first method against each other one, paired over the meta-seeds that both have, where these are several."""
+    (first, own), *others = methods.items()
+    rows: list[list[Cell]] = []
+    for name, theirs in others:
+        cells = [_difference((name, theirs), (first, own), metric) for metric in metrics]
+        if any(cell is not None for cell in cells):
+            rows.append([name, *cells])
+    if not rows:
+        return []
+    return [Table(["Method", *metrics], rows, f"Differences from {first}: the mean over the same meta-seeds, paired.")]
+
+
+def _difference(one: tuple[str, Sequence[Run]], other: tuple[str, Sequence[Run]], metric: str) -> Cell:
+    by_seed: list[dict[Any, list[float]]] = []
+    for _, runs in (one, other):
+        found: dict[Any, list[float]] = {}
+        for run in runs:
+            if math.isfinite(value := _final(run).get(metric, math.nan)):
+                found.setdefault(run.seed, []).append(value)
+        by_seed.append(found)
+    common = [seed for seed in by_seed[0] if seed in by_seed[1]]
+    if len(common) < 2:
+        return None
+    first, second = ({seed: {metric: math.fsum(own[seed]) / len(own[seed])} for seed in common} for own in by_seed)
+    return Value.of(paired_difference(first, second, names=(one[0], other[0])))
 
 
 def _final(run: Run) -> dict[str, float]:

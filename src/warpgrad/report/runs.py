@@ -3,7 +3,7 @@
 config.json      every setting
 metrics.jsonl    one object per meta-step, with "step" in it; append-only
 summary.json     experiment, method, preset, seed, steps, metrics (of the final evaluation), wall_seconds,
-                 versions, commit, hardware, command
+                 versions, commit, hardware, command; stopped, where it ended before its last meta-step
 figures/         PNG and SVG
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.errors import WarpgradError, require
+from warpgrad.io import DamagedError, read_bytes, reason, unsealed
 
 _REQUIRED = ("experiment", "method", "preset", "seed")
 
@@ -40,7 +41,8 @@ class Run:
 
     @property
     def preset(self) -> str:
-        return str(self.summary["preset"])
+        """Empty for a run of a user's own program that names none."""
+        return str(self.summary["preset"] or "")
 
     @property
     def seed(self) -> int | str:
@@ -50,7 +52,16 @@ class Run:
     @property
     def name(self) -> str:
         """For people: method, preset and seed."""
-        return f"{self.method}, {self.preset} preset, seed {self.seed}"
+        return ", ".join(filter(None, (self.method, self._preset, f"seed {self.seed}")))
+
+    @property
+    def title(self) -> str:
+        """What it is a run of, and is compared within."""
+        return ", ".join(filter(None, (self.experiment, self._preset)))
+
+    @property
+    def _preset(self) -> str:
+        return self.preset and f"{self.preset} preset"
 
     @property
     def figures(self) -> list[Path]:
@@ -75,23 +86,28 @@ def load_run(path: Path) -> Run:
         f"{path / 'summary.json'} has metrics that are not named numbers; mend it by hand.",
     )
     metrics, notes = _metrics(path / "metrics.jsonl")
+    steps = summary.get("steps")
+    if isinstance(steps, int) and len(metrics) > steps:
+        notes += (f"The run has gone on to {len(metrics)} meta-steps since it was evaluated after {steps}.",)
     return Run(path, config, summary, metrics, notes)
 
 
 def _read(file: Path, remedy: str) -> bytes:
     try:
-        return file.read_bytes()
+        return read_bytes(file)
     except FileNotFoundError:
         raise WarpgradError(f"{file} is missing: {remedy}.") from None
     except OSError as error:
-        raise WarpgradError(f"{file} cannot be read: {error.strerror or error}.") from error
+        raise WarpgradError(f"{file} cannot be read: {reason(error)}.") from error
 
 
 def _object(file: Path, remedy: str) -> dict[str, Any]:
     data = _read(file, remedy)
     try:
-        value = json.loads(data)
-    except ValueError as error:
+        value = unsealed(json.loads(data), file)
+    except DamagedError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise WarpgradError(
             f"{file} is not valid JSON ({error}); restore it, or start the run again with --fresh."
         ) from error
@@ -111,7 +127,7 @@ def _metrics(file: Path) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
             row = json.loads(line)
             known = isinstance(row, dict) and isinstance(row.get("step"), int | float)
             problem = None if known else 'no object with a number as its "step"'
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             row, problem = None, str(error)
         if problem is None:
             metrics.append(row)

@@ -14,7 +14,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import optuna
 import sqlalchemy
@@ -27,13 +27,10 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments import runner
 from warpgrad.experiments.search_space import Choices, FloatRange, Space
-from warpgrad.io import BusyError, locked, write_bytes, writing
+from warpgrad.io import BusyError, Lock, locked, write_bytes, writing
 from warpgrad.keys import fold
 from warpgrad.sweep.results import Sweep, SweepPaths, restored, stored, trial_name
 from warpgrad.sweep.space import described
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
 
 DEFINITION = "warpgrad"
 """The study's attribute that says which sweep it is of."""
@@ -44,7 +41,7 @@ class SweepStudy:
 
     def __init__(self, sweep: Sweep, places: SweepPaths, storage: RDBStorage) -> None:
         self.sweep, self.places, self._storage = sweep, places, storage
-        self._held: dict[int, BaseFileLock] = {}
+        self._held: dict[int, Lock] = {}
         optuna.create_study(
             study_name=places.study,
             storage=storage,

@@ -8,15 +8,13 @@
 | anything else goes wrong (disk, data, out of memory)| the sweep stops; the same command takes the trial up again     |
 | the sweep is stopped or killed                      | taken up again by the same command, from its last checkpoint   |
 
-A kill of the sweep alone leaves its runs alive. They are waited for, not started twice.
+A kill of the sweep alone ends its runs too, saved. Those that are still ending are waited for, not started twice.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,12 +25,13 @@ from optuna.trial import Trial, TrialState
 
 from warpgrad.errors import NonFiniteError, WarpgradError, require
 from warpgrad.experiments.base import Config
-from warpgrad.experiments.reproduction import started
 from warpgrad.experiments.runner import python_command
-from warpgrad.io import BusyError, locked, read_json
+from warpgrad.experiments.workers import Worker, stop_all
+from warpgrad.io import is_locked, read_object
 from warpgrad.sweep.results import Direction, direction_of, trial_name
 from warpgrad.sweep.study import SweepStudy
-from warpgrad.training.interrupts import Interrupted, Interrupts
+from warpgrad.training.interrupts import Interrupted, Interrupts, leave_after
+from warpgrad.training.run_directory import LOCK
 
 Command = Callable[[Any, Any, Path], list[str]]
 
@@ -95,24 +94,18 @@ class Active:
     config: Config
     directory: Path
     watch: Watch | None
-    process: subprocess.Popen[str] | None = None
+    worker: Worker | None = None
     """None while a run that outlived its sweep still has the directory."""
 
     @property
     def taken(self) -> bool:
         """Whether another process is running in the directory."""
-        try:
-            if (self.directory / ".lock").exists():
-                locked(self.directory / ".lock", "").release()
-        except BusyError:
-            return True
-        return False
+        return is_locked(self.directory / LOCK)
 
     def stop(self) -> None:
         """Ask the run to save and stop, and wait until it has."""
-        if self.process is not None and self.process.returncode is None:
-            self.process.terminate()
-            self.process.communicate()
+        if self.worker is not None:
+            self.worker.stop()
 
 
 class Workers:
@@ -143,12 +136,9 @@ class Workers:
                     time.sleep(0.1)
                     interrupts.hold()
         except Interrupted as error:
-            if error.number == signal.SIGTERM:
-                raise SystemExit(128 + signal.SIGTERM) from error
-            raise KeyboardInterrupt from error
+            leave_after(error)
         finally:
-            for one in active:
-                one.stop()
+            stop_all([one.worker for one in active if one.worker is not None])
 
     def _begun(self, trial: Trial) -> Active:
         sweep, directory = self.study.sweep, self.study.places.trial(trial.number)
@@ -162,25 +152,24 @@ class Workers:
 
     def _ended(self, one: Active) -> bool:
         """See to a trial; whether that is done."""
-        if one.process is None:
+        if one.worker is None:
             if not one.taken:
-                one.process = started(self.command(self.study.sweep.experiment, one.config, one.directory))
+                one.worker = Worker(self.command(self.study.sweep.experiment, one.config, one.directory))
             return False
-        code = one.process.poll()
-        words = one.process.communicate()[1].strip().splitlines() if code is not None else []
+        code = one.worker.code
         if one.watch is not None and self._behind(one.trial, one.watch, last=code is not None):
             one.stop()
             self._end(one, TrialState.PRUNED, f"pruned after {max(_reports(one.trial))} meta-steps")
             return True
         if code is None:
             return False
-        last = words[-1].removeprefix("warpgrad: ") if words else f"exit code {code}"
+        last = one.worker.last_words
         if code == 0:
             self._complete(one)
         elif code == NonFiniteError.exit_code:
             self._end(one, TrialState.FAIL, f"failed: {last}", error=last)
         elif one.taken:
-            one.process = None
+            one.worker = None
             return False
         else:
             raise WarpgradError(f"{one.directory}: {last.rstrip('.')}; mend that and repeat the command.")
@@ -194,7 +183,7 @@ class Workers:
         return False
 
     def _complete(self, one: Active) -> None:
-        summary = read_json(one.directory / "summary.json")
+        summary = read_object(one.directory / "summary.json")
         metric = self.study.sweep.metric
         require(
             metric in summary["metrics"],

@@ -2,11 +2,16 @@
 
 from warpgrad.tasks.base import Batch, Task, TaskFamily
 from warpgrad.tasks.continual import ContinualTask, SubTask, TensorSubTask
+from warpgrad.tasks.datasets import DatasetTask, FewShotFamily, tasks_by_group
+from warpgrad.tasks.environments import EnvironmentTask
 from warpgrad.tasks.supervised import FunctionFamily, SupervisedTask, TaskList, accuracy
 
 __all__ = [
     "Batch",
     "ContinualTask",
+    "DatasetTask",
+    "EnvironmentTask",
+    "FewShotFamily",
     "FunctionFamily",
     "SubTask",
     "SupervisedTask",
@@ -15,4 +20,5 @@ __all__ = [
     "TaskList",
     "TensorSubTask",
     "accuracy",
+    "tasks_by_group",
 ]

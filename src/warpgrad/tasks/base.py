@@ -7,11 +7,12 @@ so trajectories can be replayed, resumed and shared between processes without st
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
 
+from warpgrad.errors import WarpgradError
 from warpgrad.keys import fold
 from warpgrad.model.learner import Forward
 
@@ -60,6 +61,11 @@ class Task(ABC):
         """L_meta, a scalar: what the warp is learned for; L_task where it is not overridden."""
         return self.loss(forward, batch)
 
+    def examples(self, batch: Batch) -> int:
+        """How many examples a test batch holds, which is how much its scores weigh: the length of its first tensor."""
+        sizes = (len(tensor) for tensor in _tensors(batch) if tensor.ndim)
+        return next(sizes, 1)
+
     def with_seed(self, seed: int) -> Task:
         """This task with its random draws keyed by `seed`; the task itself where nothing is drawn."""
         del seed
@@ -73,6 +79,39 @@ class Task(ABC):
     def metrics(self, forward: Forward, batch: Batch) -> dict[str, float]:
         """Scores of a model on a test batch; the task loss where it is not overridden."""
         return {"loss": float(self.loss(forward, batch).detach())}
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    """The tensors of a batch, whatever else is in it."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, Mapping):
+        for part in tree.values():
+            yield from _tensors(part)
+    elif isinstance(tree, tuple | list):
+        for part in tree:
+            yield from _tensors(part)
+
+
+def check_repeats(task: Task) -> None:
+    """Refuse a task that hands out another batch when it is asked again: no trajectory of it could be repeated."""
+    for name, draw in (("adapt_batch", task.adapt_batch), ("meta_batch", task.meta_batch)):
+        first, again = draw(0), draw(0)
+        pairs = zip(_tensors(first), _tensors(again), strict=False)
+        if not all(_equal(one, other) for one, other in pairs):
+            raise WarpgradError(
+                f"task '{task.name}' drew another batch when {name}(0) was asked for again: a batch must be a function "
+                "of k alone, so key its draws, e.g. with warpgrad.keys.generator(seed, k, 'adapt')."
+            )
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    same = one == other
+    if one.is_floating_point():
+        same = same | (one.isnan() & other.isnan())
+    return bool(same.all())
 
 
 class TaskFamily(ABC):

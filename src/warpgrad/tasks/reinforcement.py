@@ -10,7 +10,7 @@ where it ends. Σ π² is least for a uniform policy, so its coefficient keeps t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,6 +32,8 @@ class Episodes(NamedTuple):
     """V; carries the graph."""
     actions: Tensor
     rewards: Tensor
+    alive: Tensor | None = None
+    """1 where an episode was still going on, 0 after its end; None where all last to the end."""
 
     @property
     def returns(self) -> Tensor:
@@ -60,9 +62,17 @@ class ActorCritic:
     def loss(self, episodes: Episodes) -> Tensor:
         advantage = self.discounted(episodes.rewards) - episodes.values
         chosen = episodes.log_policy.gather(2, episodes.actions.unsqueeze(2)).squeeze(2)
-        actor = -(chosen * advantage.detach()).mean()
-        spread = episodes.log_policy.exp().square().sum(dim=2).mean()
-        return actor + self.value * advantage.square().mean() + self.entropy * spread
+        mean = _mean_over(episodes.alive)
+        actor = -mean(chosen * advantage.detach())
+        spread = mean(episodes.log_policy.exp().square().sum(dim=2))
+        return actor + self.value * mean(advantage.square()) + self.entropy * spread
+
+
+def _mean_over(alive: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """The mean over all steps, or over those at which episodes were still going on."""
+    if alive is None:
+        return torch.mean
+    return lambda values: (values * alive).sum() / alive.sum()
 
 
 def episode_seeds(count: int, *parts: int | str) -> Tensor:

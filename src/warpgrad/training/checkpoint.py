@@ -1,12 +1,16 @@
 """Checkpoints: one safetensors file with all tensors, and all other values as JSON in its header.
 
 A state is a nest of dicts, lists, tensors and plain values. Nothing is pickled, so a checkpoint from a stranger can
-be read without running anything. One file means one rename: it is whole or it is not there.
+be read without running anything. One file means one rename: it is whole or it is not there. The header also has the
+SHA-256 of everything else in the file, which is compared whenever a checkpoint is read: a bit that has flipped on a
+disk changes no result silently.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,10 +21,13 @@ import torch
 from torch import Tensor
 
 from warpgrad.errors import WarpgradError
-from warpgrad.io import write_bytes
+from warpgrad.io import DamagedError, read_bytes, reason, write_bytes
+
+logger = logging.getLogger(__name__)
 
 CHECKPOINT_FORMAT = 1
-_KEY = "warpgrad"
+_KEY, _CHECKSUM = "warpgrad", "sha256"
+"""The entries of the header: all that is no tensor, and the checksum, which checkpoints of earlier versions lack."""
 
 
 def save(path: Path, state: Mapping[str, Any]) -> None:
@@ -29,44 +36,90 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """The state that `save` wrote; tensors on `device`."""
+    """The state that `save` wrote, compared with its checksum; tensors on `device`.
+
+    A checkpoint of an earlier version has no checksum: it is taken as it is, and that is said.
+    """
     try:
-        with safetensors.safe_open(str(path), framework="pt", device=str(device)) as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        data = read_bytes(path)
     except FileNotFoundError as error:
         raise WarpgradError(f"checkpoint {path} does not exist.") from error
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise WarpgradError(
-            f"checkpoint {path} is damaged ({str(error).splitlines()[0]}); delete it to go on from the one before it, "
-            "or start over with --fresh."
-        ) from error
+    except OSError as error:
+        raise WarpgradError(f"checkpoint {path} cannot be read: {reason(error)}; mend that and repeat.") from error
+    try:
+        metadata = _metadata(data)
+        tensors = safetensors.torch.load(data)
+    # What the header of a damaged file holds can be anything.
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged(path, (str(error).splitlines() or [type(error).__name__])[0]) from error
     if _KEY not in metadata:
         raise WarpgradError(f"{path} is a safetensors file, but not a checkpoint of warpgrad; give one of a run.")
-    content = json.loads(metadata[_KEY])
-    if content["format"] != CHECKPOINT_FORMAT:
+    if metadata.keys() - {_KEY, _CHECKSUM}:
+        raise _damaged(path, "its header has entries that no version writes")
+    if _CHECKSUM not in metadata:
+        logger.warning("checkpoint %s is of an earlier version and has no checksum: it is taken as it is.", path)
+    elif metadata[_CHECKSUM] != _digest(metadata[_KEY], tensors):
+        raise _damaged(path, "its content does not have the checksum that stands in it")
+    try:
+        content = json.loads(metadata[_KEY])
+        known = content["format"] == CHECKPOINT_FORMAT
+        state: dict[str, Any] = _decode(content["state"], tensors) if known else {}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged(path, f"its header cannot be understood ({type(error).__name__})") from error
+    if not known:
         raise WarpgradError(
             f"checkpoint {path} has format {content['format']}, this version reads format {CHECKPOINT_FORMAT}; "
             "use the version that wrote it, or start over with --fresh."
         )
-    state: dict[str, Any] = _decode(content["state"], tensors)
-    return state
+    found: dict[str, Any] = moved(state, device)
+    return found
+
+
+def _damaged(path: Path, why: str) -> DamagedError:
+    return DamagedError(
+        f"checkpoint {path} is damaged ({why}); the run's command goes on from the one before it, --fresh starts over."
+    )
 
 
 def packed(state: Mapping[str, Any]) -> bytes:
     """The bytes of a checkpoint."""
     tensors: dict[str, Tensor] = {}
     structure = json.dumps({"format": CHECKPOINT_FORMAT, "state": _encode(state, "", tensors)})
-    return safetensors.torch.save(tensors, metadata={_KEY: structure})
+    return safetensors.torch.save(tensors, metadata={_KEY: structure, _CHECKSUM: _digest(structure, tensors)})
 
 
 def unpacked(data: bytes, device: torch.device) -> dict[str, Any]:
     """The state in bytes that `packed` made in the same version; tensors on `device`."""
-    length = int.from_bytes(data[:8], "little")
-    content = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][_KEY])
-    tensors = {name: value.to(device) for name, value in safetensors.torch.load(data).items()}
-    state: dict[str, Any] = _decode(content["state"], tensors)
+    content = json.loads(_metadata(data)[_KEY])
+    state: dict[str, Any] = moved(_decode(content["state"], safetensors.torch.load(data)), device)
     return state
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    """The texts in the header of a safetensors file; its length is the first eight bytes."""
+    length = int.from_bytes(data[:8], "little")
+    found = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+        raise ValueError("its metadata are no texts")
+    return found
+
+
+def _digest(structure: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of all values: the structure, then every tensor's name, type, shape and bytes."""
+    found = hashlib.sha256(structure.encode())
+    for name, value in sorted(tensors.items()):
+        found.update(f"\n{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        found.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def moved(state: Any, device: torch.device | str) -> Any:
+    """The state with its tensors on `device`."""
+    if isinstance(state, Tensor):
+        return state.to(device)
+    if isinstance(state, dict):
+        return {key: moved(value, device) for key, value in state.items()}
+    return [moved(value, device) for value in state] if isinstance(state, list) else state
 
 
 def cloned(state: Any) -> Any:

@@ -64,7 +64,23 @@ def current_ranks(device: torch.device, *, timeout: float | None = None) -> Rank
 
 def shared() -> bool:
     """Whether torchrun has started this process along with others, joined or not."""
-    return all(name in os.environ for name in _ENVIRONMENT) and int(os.environ["WORLD_SIZE"]) > 1
+    size, rank = _number("WORLD_SIZE"), _number("RANK")
+    if not all(name in os.environ for name in _ENVIRONMENT):
+        return False
+    if rank >= max(size, 1) or _number("MASTER_PORT") > 65535:
+        raise WarpgradError(
+            f"RANK={rank}, WORLD_SIZE={size} and MASTER_PORT={os.environ['MASTER_PORT']} are none that torchrun sets; "
+            "unset them, or start the command with torchrun."
+        )
+    return size > 1
+
+
+def _number(name: str, default: str = "0") -> int:
+    """What torchrun says in an environment variable that holds an integer from 0 on."""
+    given = os.environ.get(name, default)
+    if not re.fullmatch(r"[0-9]{1,9}", given):
+        raise WarpgradError(f"{name}={given} is no number that torchrun sets; unset it, or start with torchrun.")
+    return int(given)
 
 
 def environment_alone() -> dict[str, str]:
@@ -92,7 +108,7 @@ def leave(code: int) -> NoReturn:
 
 def restarted() -> bool:
     """Whether torchrun has started this command before."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return _number("TORCHELASTIC_RESTART_COUNT") > 0
 
 
 def _initialise(device: torch.device, timeout: float) -> None:
@@ -102,7 +118,7 @@ def _initialise(device: torch.device, timeout: float) -> None:
     if device.type == "cuda":
         # Words are small and live on the CPU, gradients on the GPU.
         backend = "cpu:gloo,cuda:nccl"
-        place, devices = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        place, devices = _number("LOCAL_RANK"), torch.cuda.device_count()
         if place >= devices:
             raise WarpgradError(
                 f"process {place + 1} of this machine finds {devices} GPUs: start as many processes as there are GPUs."
@@ -114,7 +130,7 @@ def _initialise(device: torch.device, timeout: float) -> None:
         store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=patience)))
         store = PrefixStore(_attempt(store, rank, size, patience), store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
-    except RuntimeError as error:
+    except (RuntimeError, ValueError, OSError) as error:
         raise lost(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}", patience, error) from error
     atexit.register(_leave)
 
@@ -292,10 +308,10 @@ class TorchRanks(Ranks):
             raise lost(f"rank {self.index} of {self.size}", self.timeout, error) from error
 
 
-def lost(who: str, timeout: float, error: RuntimeError) -> RankLostError:
+def lost(who: str, timeout: float, error: Exception) -> RankLostError:
     """What torch.distributed said, as one sentence for the user."""
     # Without the place in torch's own source, and its advice.
-    reason = re.sub(r"^\[[^]]*\]\s*", "", str(error).strip()).splitlines()[0].partition(". ")[0]
+    reason = re.sub(r"^\[[^]]*\]\s*", "", str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0]
     if "timed out" in reason.lower() or "timeout" in reason.lower():
         return RankLostError(
             f"{who} waited {timeout:g} s for the others in vain: a rank hangs, or its machine is gone; repeat the "

@@ -1,22 +1,28 @@
-"""Early stopping on a validation metric."""
+"""Early stopping on a validation metric: what is watched, and what one training has seen of it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from warpgrad.errors import WarpgradError, refuse_if
 
 
-@dataclass
+@dataclass(frozen=True)
 class EarlyStopping:
-    """Stop when a validation metric has not improved for `patience` validations; keep the best parameters.
+    """Stop when a validation metric has not improved for `patience` validations; end with the best parameters.
+
+    It holds settings alone, so one object may serve any number of trainings.
+
+    A run that has stopped stays as it is when the same call is repeated. Asked for more meta-steps than before, it goes
+    on from where it stopped, with its best parameters so far remembered and its patience renewed.
 
     Example:
         >>> stopping = wg.EarlyStopping("loss", patience=2)
-        >>> [stopping.observe({"loss": loss}) for loss in (1.0, 0.5, 0.6, 0.7)], stopping.stop
+        >>> watch = stopping.watch()
+        >>> [watch.observe({"loss": loss}) for loss in (1.0, 0.5, 0.6, 0.7)], watch.stop
         ([True, True, False, False], True)
     """
 
@@ -27,21 +33,32 @@ class EarlyStopping:
     mode: Literal["min", "max"] = "min"
     """Whether less or more is better."""
 
-    best: float = field(default=math.nan, init=False)
-    waited: int = field(default=0, init=False)
-
     def __post_init__(self) -> None:
         refuse_if(self.patience < 1, f"patience={self.patience}: early stopping must wait for at least 1 validation.")
         refuse_if(self.mode not in ("min", "max"), f"mode={self.mode!r} is unknown; choose min or max.")
 
+    def watch(self) -> Watch:
+        """What a new training sees of the metric: nothing yet."""
+        return Watch(self)
+
+
+class Watch:
+    """The best value that one training has seen, and how many validations it has waited for a better one."""
+
+    def __init__(self, settings: EarlyStopping) -> None:
+        self.settings = settings
+        self.best = math.nan
+        self.waited = 0
+
     def observe(self, scores: Mapping[str, float]) -> bool:
         """Take a validation; whether it is the best so far."""
-        if self.metric not in scores:
+        metric = self.settings.metric
+        if metric not in scores:
             raise WarpgradError(
-                f"early stopping watches '{self.metric}', but validation returned {', '.join(scores) or 'nothing'}."
+                f"early stopping watches '{metric}', but validation returned {', '.join(scores) or 'nothing'}."
             )
-        value = scores[self.metric]
-        better = value < self.best if self.mode == "min" else value > self.best
+        value = scores[metric]
+        better = value < self.best if self.settings.mode == "min" else value > self.best
         if math.isnan(self.best) or better:
             self.best, self.waited = value, 0
             return True
@@ -50,10 +67,29 @@ class EarlyStopping:
 
     @property
     def stop(self) -> bool:
-        return self.waited >= self.patience
+        return self.waited >= self.settings.patience
+
+    @property
+    def reason(self) -> str:
+        """Why the training stops, for a person."""
+        return (
+            f"early stopping: {self.settings.metric} has not improved on {self.best:.6g} in {self.waited} validations"
+        )
+
+    def renew(self) -> None:
+        """Wait anew, for a value better than the best so far."""
+        self.waited = 0
 
     def state(self) -> dict[str, Any]:
-        return {"best": self.best, "waited": self.waited}
+        return {"best": self.best, "waited": self.waited, "settings": asdict(self.settings)}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, Any]) -> bool:
+        """Go on from a state that `state()` returned; whether it is about the same metric, read the same way.
+
+        Checkpoints of earlier versions do not say what they watched; they are taken to be about this.
+        """
+        watched = state.get("settings") or asdict(self.settings)
+        if any(watched[name] != getattr(self.settings, name) for name in ("metric", "mode")):
+            return False
         self.best, self.waited = state["best"], state["waited"]
+        return True

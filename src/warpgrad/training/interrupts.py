@@ -1,10 +1,13 @@
-"""Ctrl-C and SIGTERM: stop at once, but never in the middle of a write."""
+"""Ctrl-C, SIGTERM and a closed terminal: stop at once, but never in the middle of a write."""
 
 from __future__ import annotations
 
 import signal
 import threading
 from types import FrameType, TracebackType
+from typing import NoReturn
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
@@ -15,6 +18,13 @@ class Interrupted(BaseException):
         self.number = number
 
 
+def leave_after(error: BaseException) -> NoReturn:
+    """What was saved is saved: hand the signal on as what Python programs end with, and shells understand."""
+    if isinstance(error, Interrupted) and error.number != signal.SIGINT:
+        raise SystemExit(128 + error.number) from error
+    raise KeyboardInterrupt from error
+
+
 class Interrupts:
     """While active, signals raise `Interrupted`; inside `held`, they wait until the block ends."""
 
@@ -22,12 +32,15 @@ class Interrupts:
         self._previous: dict[int, object] = {}
         self._holding = 0
         self._waiting: int | None = None
+        self._raised = False
 
     def __enter__(self) -> Interrupts:
         # Only the main thread of a process may set handlers; elsewhere signals are someone else's business.
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._handle)
+            for number in SIGNALS:
+                # nohup has a terminal's end ignored, and means it.
+                if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
@@ -35,6 +48,8 @@ class Interrupts:
     ) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
+        if kind is None and self._waiting is not None:
+            leave_after(Interrupted(self._waiting))  # it came when nothing was to be interrupted any more
 
     def hold(self) -> None:
         """From here on signals wait."""
@@ -51,5 +66,7 @@ class Interrupts:
         del frame
         # Remembered even when raised: Python swallows exceptions inside finalisers, and then `release` raises it again.
         self._waiting = number
-        if not self._holding:
+        # The first signal ends the block; a second one must not end its ending.
+        if not self._holding and not self._raised:
+            self._raised = True
             raise Interrupted(number)

@@ -4,33 +4,46 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from warpgrad.algorithms.ranks import Ranks
-from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.errors import NonFiniteError
 from warpgrad.keys import fold
 from warpgrad.model.learner import Learner
 from warpgrad.tasks.base import TaskFamily
 from warpgrad.training import checkpoint
+from warpgrad.training.arguments import checked_tasks
+from warpgrad.training.callbacks import Callbacks, MetaRecord, Training
 from warpgrad.training.distributed import RankLostError
-from warpgrad.training.interrupts import Interrupted, Interrupts
+from warpgrad.training.interrupts import Interrupted, Interrupts, leave_after
 from warpgrad.training.progress import MetaProgress
 from warpgrad.training.run_directory import RunDirectory
 from warpgrad.training.state import TrainingState
 
 logger = logging.getLogger(__name__)
 
-MetaRecord = dict[str, float]
-"""What a meta-step leaves: its number, mean losses, times, and the scores of a validation after it."""
-Callback = Callable[[int, Learner, MetaRecord], None]
-"""(meta-steps done, learner, record of the last one); called after every meta-step."""
-
 Validation = Callable[[Learner], Mapping[str, float]]
+
+
+class MetaRecords(list[MetaRecord]):
+    """One record per meta-step, and why there are no more of them.
+
+    Example:
+        >>> records = wg.meta_train(
+        ...     method, family, algorithm=wg.Online(steps=2, tasks=1), optimiser=adam, meta_steps=2)
+        >>> len(records), records.stopped
+        (2, None)
+    """
+
+    stopped: str | None = None
+    """Early stopping or a callback, in words; None where all meta-steps were taken."""
+    chosen: int | None = None
+    """The place of the record after which the parameters were best, where early stopping has gone back to them."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +70,17 @@ class MetaLoop:
     ) -> None:
         self.state, self.tasks, self.seed, self.ranks = state, tasks, seed, ranks
         self.directory, self.every = directory, every
-        self.records: list[MetaRecord] = []
+        self.records = MetaRecords()
         self._snapshot: dict[str, Any] | None = None
         self._saved_at = time.monotonic()
         self._saved_step = -1
+        self._begun = False
         if directory is not None:
-            saved = directory.saved()
-            if saved:
-                state.load(checkpoint.load(saved[-1], state.method.learner.device), saved[-1])
+            if found := directory.newest(state.method.learner.device):
+                path, saved = found
+                state.load(saved, path)
                 self._saved_step = state.step
-            self.records = directory.begin_metrics(state.offset)
+            self.records = MetaRecords(directory.begin_metrics(state.offset, state.digest))
         if ranks.size > 1:
             self._share_state()
 
@@ -74,43 +88,65 @@ class MetaLoop:
         self,
         meta_steps: int,
         scores: Scoring,
-        callbacks: Sequence[Callback],
+        callbacks: Callbacks,
+        settings: Mapping[str, Any],
         progress: bool,
-    ) -> list[MetaRecord]:
-        state, learner = self.state, self.state.method.learner
-        title = self.directory.path.name if self.directory is not None else "meta-training"
+    ) -> MetaRecords:
+        state, directory = self.state, self.directory
+        title = directory.path.name if directory is not None else "meta-training"
         first, interrupts = self.ranks.first, Interrupts()
+        path = None if directory is None else directory.path
+        training = Training(state.method, meta_steps, state.step, path, settings, records=self.records)
+        state.plan(meta_steps)
         with interrupts, MetaProgress(title, meta_steps, state.step, show=progress and first) as bar:
             try:
                 self._take_snapshot()
-                while state.step < meta_steps and not state.stopped:
+                self._halt(callbacks, lambda: callbacks.start(training))
+                while state.step < meta_steps and state.stopped is None:
                     record: MetaRecord = {"step": state.step, **self._timed_meta_step()}
+                    found: dict[str, float] | None = None
                     if scores.validate is not None and (state.step + 1) % scores.validate_every == 0:
-                        self._observe(self._score("validation", scores.validate, record))
+                        self._observe(found := self._score("validation", scores.validate, record))
                     if scores.test is not None and (state.step + 1) % scores.test_every == 0:
                         self._score("test", scores.test, record)
                     interrupts.hold()
                     self._end_of_step(record)
-                    for callback in callbacks if first else ():
-                        callback(state.step, learner, record)
+                    self._halt(callbacks, partial(callbacks.step, state.step, state.method.learner, record, found))
                     bar.update(state.step, record)
                     interrupts.release()
                 interrupts.hold()
                 self._save_snapshot()
-                state.restore_best()
+                if state.restore_best():
+                    self.records.chosen = self._best_place()
+                self.records.stopped = training.stopped = state.stopped
+                if state.stopped is not None and first:
+                    logger.info(
+                        "%s: stopped after %d of %d meta-steps: %s", title, state.step, meta_steps, state.stopped
+                    )
                 # Whether rank 0 could write is known to all before any goes on.
                 self.ranks.total(())
             except (Interrupted, KeyboardInterrupt, NonFiniteError, RankLostError) as error:
                 interrupts.hold()
                 self._save_snapshot()
+                training.stopped = str(error) or "interrupted"
                 if isinstance(error, RankLostError):
                     raise
                 if isinstance(error, NonFiniteError):
                     raise NonFiniteError(f"meta-step {state.step}: {error}") from error
-                if isinstance(error, Interrupted) and error.number == signal.SIGTERM:
-                    raise SystemExit(128 + signal.SIGTERM) from error
-                raise KeyboardInterrupt from error
+                leave_after(error)
+            except Exception as error:
+                training.stopped = str(error) or type(error).__name__
+                raise
+            finally:
+                training.step = state.step
+                if first:
+                    callbacks.end(training)
         return self.records
+
+    def _halt(self, callbacks: Callbacks, tell: Callable[[], str | None]) -> None:
+        """Let rank 0's callbacks hear something; all ranks stop where one of them says so."""
+        if callbacks.any:
+            self.state.halted = self.ranks.from_first(tell) or self.state.halted
 
     def _timed_meta_step(self) -> MetaRecord:
         """A meta-step, with its wall time and the processor time of all ranks; scores after it are timed apart."""
@@ -130,13 +166,13 @@ class MetaLoop:
 
     def _meta_step(self) -> MetaRecord:
         state, key = self.state, fold(self.seed, self.state.step)
-        batch = self.tasks.meta_batch(key, state.algorithm.tasks)
-        if not batch:
-            raise WarpgradError("the task family returned an empty meta-batch.")
+        batch = checked_tasks(self.tasks.meta_batch(key, state.algorithm.tasks), first=not self._begun)
+        self._begun = True
         keys = [fold(key, "task", index) for index in range(len(batch))]
         with self.ranks.share_errors():
             record = state.algorithm.meta_step(state.method, batch, keys, state.update, self.ranks)
-        state.update.end_meta_step()
+        record.update(state.update.numbers())
+        state.update.end_meta_step(record)
         return record
 
     def _share_state(self) -> None:
@@ -149,12 +185,18 @@ class MetaLoop:
         shared = checkpoint.unpacked(data, self.state.method.learner.device)
         if not self.ranks.first:
             self.state.load(shared["state"], Path("of rank 0"))
-            self.records = json.loads(shared["records"])
+            self.records = MetaRecords(json.loads(shared["records"]))
 
     def _observe(self, scores: Mapping[str, float]) -> None:
-        stopping = self.state.early_stopping
-        if stopping is not None and stopping.observe(scores):
+        watch = self.state.watch
+        if watch is not None and watch.observe(scores):
             self.state.keep_best()
+
+    def _best_place(self) -> int | None:
+        watch = self.state.watch
+        assert watch is not None, "only early stopping has a best"
+        name = f"validation/{watch.settings.metric}"
+        return next((place for place, record in enumerate(self.records) if record.get(name) == watch.best), None)
 
     def _end_of_step(self, record: MetaRecord) -> None:
         self.state.step += 1
@@ -168,7 +210,7 @@ class MetaLoop:
 
     def _take_snapshot(self) -> None:
         if self.directory is not None:
-            self.state.offset = self.directory.offset
+            self.state.offset, self.state.digest = self.directory.offset, self.directory.digest
             self._snapshot = checkpoint.cloned(self.state.state())
 
     def _save_snapshot(self) -> None:

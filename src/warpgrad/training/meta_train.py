@@ -22,18 +22,23 @@ import torch
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser, OptimiserFactory, ScheduleFactory
 from warpgrad.algorithms.method import Method, ParameterGroup
-from warpgrad.errors import WarpgradError, naming_extras, refuse_if
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.keys import isolated_rng
 from warpgrad.model.learner import Learner
 from warpgrad.objectives.base import Objective
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import TaskFamily
+from warpgrad.training.arguments import check_arguments, check_learns
+from warpgrad.training.callbacks import Callback, Callbacks, StepFunction
 from warpgrad.training.distributed import current_ranks, restarted
 from warpgrad.training.early_stopping import EarlyStopping
-from warpgrad.training.loop import Callback, MetaLoop, MetaRecord, Scoring, Validation
-from warpgrad.training.run_directory import TIMES, RunDirectory
+from warpgrad.training.loggers import TensorBoardLogger
+from warpgrad.training.loop import MetaLoop, MetaRecords, Scoring, Validation
+from warpgrad.training.parts import settings, with_config
+from warpgrad.training.run_directory import RunDirectory
+from warpgrad.training.saving import load_start
 from warpgrad.training.state import TrainingState
+from warpgrad.training.summary import write_summary
 
 
 def meta_train(
@@ -55,15 +60,19 @@ def meta_train(
     early_stopping: EarlyStopping | None = None,
     test: Validation | None = None,
     test_every: int = 1,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback | StepFunction] = (),
     run: str | Path | None = None,
     config: Mapping[str, Any] | None = None,
+    init_from: str | Path | None = None,
     fresh: bool = False,
     checkpoint_seconds: float = 30.0,
     tensorboard: bool = False,
     progress: bool = False,
-) -> list[MetaRecord]:
+) -> MetaRecords:
     """Meta-learn φ, θ0 and the rule's parameters in place; returns one record per meta-step.
+
+    A record has the mean losses of its meta-step, `lr/GROUP` and `gradient_norm/GROUP` of what was updated, `seconds`
+    and `cpu_seconds`, and under `validation/` and `test/` what these functions returned.
 
     Args:
         method: What is meta-learned, and how: a `Method`, or a learner with the other parts as keywords.
@@ -75,15 +84,22 @@ def meta_train(
         weight: λ; 1 if None.
         optimiser: The meta-optimiser, e.g. `partial(torch.optim.Adam, lr=1e-3)`, or one per group.
         clip: Largest norm of meta-gradients, for all groups or per group.
-        schedule: Learning-rate schedule of the meta-optimisers, stepped once per meta-step.
+        schedule: Learning-rate schedule of the meta-optimisers, stepped once per meta-step; `ReduceLROnPlateau` watches
+            the meta-loss, or the last task loss where there is none.
         meta_steps: How many meta-steps in all, those of an earlier call in the same run included.
         seed: Keys every draw.
         validate: Scores of the learner on validation tasks, every `validate_every` meta-steps.
         early_stopping: Stop on a validation score, and end with the best parameters.
         test: Scores of the learner on test tasks, every `test_every` meta-steps; they are recorded and choose nothing.
-        callbacks: Called after every meta-step, by rank 0 alone; they must not change the learner.
-        run: Run directory; the same call again goes on where the run stopped.
-        config: Settings to store and compare; a run goes on only under equal ones.
+        callbacks: `Callback` objects, or functions of (step, learner, record) for after every meta-step; called by rank
+            0 alone. They must not change the learner, and may stop the training with `StopTraining`.
+        run: Run directory; the same call again goes on where the run stopped. What the training is made of (the parts,
+            their settings, those of the optimisers, the seed) stands in its config.json, and a run goes on only under
+            equal ones; `meta_steps` may grow.
+        config: Settings of your own to store and compare too. `method` and `group` name the run in reports. A config
+            that names an `experiment` is complete, and nothing is added to it.
+        init_from: Begin with what another run, or a file of `save`, has learned, under settings that may differ; the
+            optimisers start anew.
         fresh: Delete an earlier run in the directory and start over.
         checkpoint_seconds: Time between checkpoints; 0 for one at every meta-step.
         tensorboard: Also write TensorBoard events below the run directory.
@@ -96,49 +112,34 @@ def meta_train(
         >>> len(records)
         2
     """
-    refuse_if(meta_steps < 1, f"meta_steps={meta_steps}: meta-training needs at least 1 meta-step.")
-    refuse_if(validate_every < 1, f"validate_every={validate_every}: validate after at least 1 meta-step.")
-    refuse_if(test_every < 1, f"test_every={test_every}: test after at least 1 meta-step.")
-    refuse_if(
-        early_stopping is not None and validate is None,
-        "early stopping needs validate=, a function that scores the learner.",
-    )
-    if run is None and (tensorboard or fresh):
-        raise WarpgradError("tensorboard and fresh need a run directory: pass run=.")
+    check_arguments(locals())
     learner = method.learner if isinstance(method, Method) else method
     ranks = current_ranks(learner.device)
     directory: RunDirectory | None = None
     try:
         with ranks.share_errors():
             method = Method.of(method, rule, objective, initialiser, weight)
+            check_learns(method, algorithm)
             update = MetaOptimiser(method, optimiser, clip=clip, schedule=schedule)
             state = TrainingState(method, algorithm, update, early_stopping)
-            if run is not None and ranks.first:
-                settings = {"seed": seed, "meta_steps": meta_steps, **(config or {})}
-                # torchrun repeats the whole command, which must not delete what it is to go on from.
-                directory = RunDirectory(Path(run), settings, fresh=fresh and not restarted(), ranks=ranks)
+            own = config is None or "experiment" not in config
+            made_of = settings(method, algorithm, update, tasks) if own else {}
+            kept = {"seed": seed, "meta_steps": meta_steps, **with_config(made_of, config or {}, init_from)}
+            if run is not None:
+                if tensorboard:
+                    callbacks = [*callbacks, TensorBoardLogger(Path(run) / "tensorboard")]
+                if ranks.first:
+                    # torchrun repeats the whole command, which must not delete what it is to go on from.
+                    directory = RunDirectory(Path(run), kept, fresh=fresh and not restarted(), ranks=ranks)
+            if init_from is not None and (directory is None or not directory.saved()) and ranks.first:
+                load_start(method, init_from)
             loop = MetaLoop(state, tasks, seed, directory, checkpoint_seconds, ranks)
-            if tensorboard and directory is not None:
-                callbacks = [*callbacks, tensorboard_callback(directory.path / "tensorboard")]
             with isolated_rng(learner.device), learner.modes_kept(), torch.enable_grad():
                 scores = Scoring(validate, validate_every, test, test_every)
-                return loop.run(meta_steps, scores, callbacks, progress)
+                records = loop.run(meta_steps, scores, Callbacks(callbacks), kept, progress)
+            if own and directory is not None:
+                write_summary(directory.path, kept, method, records)
+            return records
     finally:
         if directory is not None:
             directory.close()
-
-
-def tensorboard_callback(directory: Path) -> Callback:
-    """Writes every number of every record as a TensorBoard scalar."""
-    with naming_extras():
-        from torch.utils.tensorboard import SummaryWriter
-    writer = SummaryWriter(str(directory))
-
-    def callback(step: int, learner: Learner, record: MetaRecord) -> None:
-        del learner
-        for name, value in record.items():
-            if name not in ("step", *TIMES):
-                writer.add_scalar(name, value, step)
-        writer.flush()
-
-    return callback

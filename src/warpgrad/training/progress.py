@@ -6,9 +6,11 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from warpgrad.errors import printable
 from warpgrad.training.run_directory import TIMES
 
 if TYPE_CHECKING:
@@ -24,23 +26,25 @@ class MetaProgress:
     """Shows the meta-step, the losses and the time left."""
 
     def __init__(self, title: str, total: int, done: int, *, show: bool) -> None:
-        self.title, self.total = title, total
+        self.title, self.total = printable(title), total
         self._bar = _bar() if show and sys.stderr.isatty() else None
         self._lines = show and self._bar is None
         self._begin, self._begin_done, self._last = time.monotonic(), done, 0.0
         if self._bar is not None:
-            self._task = self._bar.add_task(title, total=total, completed=done, metrics="")
+            self._task = self._bar.add_task(self.title, total=total, completed=done, metrics="")
 
     def __enter__(self) -> MetaProgress:
         if self._bar is not None:
-            self._bar.start()
+            with suppress(OSError):
+                self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            with suppress(OSError):
+                self._bar.stop()
 
     def update(self, done: int, metrics: Mapping[str, float]) -> None:
         """Show that `done` meta-steps are behind us."""
@@ -52,7 +56,9 @@ class MetaProgress:
             self._last = now
             rate = (now - self._begin) / max(done - self._begin_done, 1)
             left = rate * (self.total - done)
-            print(f"{self.title}: {done}/{self.total}  {words}  {left:.0f} s left", file=sys.stderr, flush=True)
+            line = printable(f"{self.title}: {done}/{self.total}  {words}  {left:.0f} s left")
+            with suppress(OSError):  # a terminal that is gone ends no run
+                print(line, file=sys.stderr, flush=True)
 
 
 def _bar() -> Progress | None:

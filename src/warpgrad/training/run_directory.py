@@ -5,29 +5,83 @@ metrics.jsonl    one line per meta-step, append-only
 checkpoints/     step-00000012.safetensors, the newest two
 summary.json     written at the end: what was run, on what, for how long, with what result
 figures/
+
+A kill at any moment leaves a directory that the same command takes up again. The order of things makes it so: `.lock`
+comes first, config.json second; where an earlier run is deleted, `.clearing` is there before anything goes, and goes
+last.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import os
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.errors import WarpgradError, refuse_if
-from warpgrad.io import locked, read_json, remove_partial, write_json, writing
+from warpgrad.io import (
+    PARTIAL,
+    DamagedError,
+    Lock,
+    locked,
+    open_regular,
+    read_bytes,
+    read_object,
+    remove_partial,
+    write_all,
+    write_bytes,
+    write_json,
+    writing,
+)
 from warpgrad.training import checkpoint
 from warpgrad.training.distributed import several
+
+logger = logging.getLogger(__name__)
 
 RUN_FORMAT = 1
 KEEP = 2
 TIMES = ("seconds", "cpu_seconds", "validation_seconds", "test_seconds")
 """The entries of a metrics line that say how long it took: the one thing in which a repeated run differs."""
+DIAGNOSTICS = ("lr/", "gradient_norm/")
+"""How the entries of a metrics line begin that tell how meta-training goes, and not what it has achieved."""
 EXTENDABLE = "meta_steps"
 """The one setting that may change between a run and its continuation."""
+DEFAULTS = {"threads": 1}
+"""Settings that stand in config.json only where they differ from these."""
+LOCK, CLEARING = ".lock", ".clearing"
+FILES = ("metrics.jsonl", "summary.json", "evaluation.json", "config.json")
+FOLDERS = ("checkpoints", "figures", "tensorboard")
+
+_STEP = re.compile(r"step-[0-9]{8,18}\.safetensors")
+_reserved: dict[Path, Lock] = {}
+
+
+def _lock(path: Path) -> Lock:
+    with writing(path):
+        _check_ours(path)
+        path.mkdir(parents=True, exist_ok=True)
+        return locked(path / LOCK, f"another process is running in {path}; wait for it or choose another.")
+
+
+@contextmanager
+def reserved(path: Path) -> Iterator[None]:
+    """Hold a run directory's lock over all that a command does there, so that it sums up its own run and no other.
+
+    Inside the block, the one `RunDirectory` that is open at a time uses this lock.
+    """
+    key = path.absolute()
+    _reserved[key] = _lock(path)
+    try:
+        yield
+    finally:
+        _reserved.pop(key).release()
 
 
 class RunDirectory:
@@ -53,62 +107,120 @@ class RunDirectory:
         )
         self.path = path
         self.checkpoints = path / "checkpoints"
-        with writing(path):
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = locked(
-                self.path / ".lock", f"another process is running in {self.path}; wait for it or choose another."
-            )
-        self._metrics: BinaryIO | None = None
+        self._borrowed = path.absolute() in _reserved
+        self._lock = _reserved.pop(path.absolute()) if self._borrowed else _lock(path)
+        self._metrics: int | None = None
+        self.offset = 0
+        """Bytes of metrics written so far; part of every checkpoint."""
+        self._digest = hashlib.sha256()
         try:
-            self._open(config, fresh)
+            with writing(path):
+                self._open(config, fresh)
         except BaseException:
             self.close()
             raise
 
     def _open(self, config: Mapping[str, Any], fresh: bool) -> None:
-        if fresh:
+        for name in (*FILES, *FOLDERS):
+            if (self.path / name).is_symlink():
+                raise WarpgradError(f"{self.path / name} is a link, which is not followed; put the thing itself there.")
+        if fresh or (self.path / CLEARING).exists():
             self._clear()
-        elif not (self.path / "config.json").exists() and any(_others(self.path)):
-            raise WarpgradError(f"{self.path} holds files but no run; choose an empty directory.")
-        with writing(self.path):
-            self.checkpoints.mkdir(exist_ok=True)
-        for directory in (self.path, self.checkpoints):
-            remove_partial(directory)
+        elif not (self.path / "config.json").exists() and (left := self._left()):
+            raise WarpgradError(
+                f"{self.path} has {left} of a run but not its config.json; restore that, choose another directory, or "
+                "start over with --fresh."
+            )
+        remove_partial(self.path)
         self._check_config(config)
-        write_json(self.path / "config.json", {"format": RUN_FORMAT, **config})
+        write_json(self.path / "config.json", {"format": RUN_FORMAT, **config}, seal=True)
+        self.checkpoints.mkdir(exist_ok=True)
+        remove_partial(self.checkpoints)
 
-    def begin_metrics(self, offset: int) -> list[dict[str, Any]]:
-        """Cut metrics.jsonl back to what the checkpoint knew, and return those records."""
+    def _left(self) -> str | None:
+        """What there is of a run beside its settings, if anything."""
+        own = [path for path in (*(self.path / name for name in FILES), *self.saved()) if path.exists()]
+        return own[0].name if own else None
+
+    def begin_metrics(self, offset: int, digest: str | None = None) -> list[dict[str, Any]]:
+        """Cut metrics.jsonl back to what the checkpoint knew, and return those records.
+
+        `digest` is the checksum of those records; None in a checkpoint of an earlier version.
+        """
         path = self.path / "metrics.jsonl"
         with writing(path):
-            path.touch()
-            if path.stat().st_size < offset:
-                raise WarpgradError(
+            self._metrics = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            kept = read_bytes(path)[:offset]
+            if len(kept) < offset:
+                raise DamagedError(
                     f"{path} is shorter than its checkpoint says; restore the file or start over with --fresh."
                 )
-            os.truncate(path, offset)
-            self._metrics = path.open("ab")
-        return [json.loads(line) for line in path.read_text().splitlines()]
+            os.ftruncate(self._metrics, offset)
+            self.offset = offset
+        records = _parsed(kept, path)
+        for record in records:
+            self._digest.update(_timeless(record))
+        if digest is not None and digest != self.digest:
+            raise DamagedError(
+                f"{path} is damaged: its lines do not have the checksum that its checkpoint says; restore the file "
+                "or start over with --fresh."
+            )
+        return records
 
     def append(self, record: Mapping[str, Any]) -> None:
         assert self._metrics is not None, "begin_metrics comes first"
+        line = (json.dumps(record) + "\n").encode()
         with writing(self.path / "metrics.jsonl"):
-            self._metrics.write((json.dumps(record) + "\n").encode())
-            self._metrics.flush()
+            try:
+                write_all(self._metrics, line)
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(self._metrics, self.offset)
+                raise
+        self.offset += len(line)
+        self._digest.update(_timeless(record))
 
     @property
-    def offset(self) -> int:
-        """Bytes of metrics written so far; part of every checkpoint."""
-        assert self._metrics is not None, "begin_metrics comes first"
-        return self._metrics.tell()
+    def digest(self) -> str:
+        """SHA-256 of the metrics written so far, but for their times; part of every checkpoint."""
+        return self._digest.hexdigest()
 
     def save(self, step: int, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, then forget all but the newest."""
         if self._metrics is not None:
-            os.fsync(self._metrics.fileno())
+            with writing(self.path / "metrics.jsonl"):
+                os.fsync(self._metrics)
         checkpoint.save(self.checkpoints / f"step-{step:08d}.safetensors", state)
-        for old in self.saved()[:-KEEP]:
-            old.unlink(missing_ok=True)
+        self._forget()
+
+    def _forget(self) -> None:
+        with writing(self.checkpoints):
+            for old in self.saved()[:-KEEP]:
+                old.unlink(missing_ok=True)
+
+    def newest(self, device: Any = "cpu") -> tuple[Path, dict[str, Any]] | None:
+        """The last checkpoint that is undamaged, and its state; None where there is none.
+
+        A damaged one after it is deleted, and said: the meta-steps between them are taken again and end with the same
+        bytes.
+        """
+        saved = self.saved()
+        for place in range(len(saved) - 1, -1, -1):
+            path = saved[place]
+            try:
+                state = checkpoint.load(path, device)
+                if not isinstance(state, dict) or path.name != f"step-{state.get('step', -1):08d}.safetensors":
+                    raise DamagedError(f"checkpoint {path} is damaged (it is not of the meta-step in its name).")
+            except DamagedError as error:
+                if place == 0:
+                    raise DamagedError(f"{error} There is none before it: start over with --fresh.") from error
+                logger.warning("%s Going on from %s.", error, saved[place - 1].name)
+                with writing(path):
+                    path.unlink()
+            else:
+                self._forget()  # a kill may have come between a save and this
+                return path, state
+        return None
 
     def saved(self) -> list[Path]:
         """Checkpoints of meta-steps, oldest first."""
@@ -116,47 +228,54 @@ class RunDirectory:
 
     def close(self) -> None:
         if self._metrics is not None:
-            self._metrics.close()
+            with suppress(OSError):  # what matters was brought to the disk by `save`
+                os.close(self._metrics)
             self._metrics = None
-        self._lock.release()
+        if self._borrowed:
+            _reserved[self.path.absolute()] = self._lock
+        else:
+            self._lock.release()
 
     def _clear(self) -> None:
         """Delete a run, and nothing that is not one."""
-        if not (self.path / "config.json").exists() and any(_others(self.path)):
-            raise WarpgradError(f"{self.path} holds files but no run; --fresh deletes runs only.")
-        for name in ("metrics.jsonl", "summary.json", "evaluation.json", "config.json"):
+        write_bytes(self.path / CLEARING, b"")
+        for name in FILES:
             (self.path / name).unlink(missing_ok=True)
-        for name in ("checkpoints", "figures", "tensorboard"):
-            shutil.rmtree(self.path / name, ignore_errors=True)
+        for name in FOLDERS:
+            if (self.path / name).exists():
+                shutil.rmtree(self.path / name)
+        (self.path / CLEARING).unlink()
 
     def _check_config(self, config: Mapping[str, Any]) -> None:
         path = self.path / "config.json"
         if not path.exists():
             return
-        kept = read_json(path)
-        if not isinstance(kept, dict) or kept.pop("format", None) != RUN_FORMAT:
+        kept = read_object(path)
+        if kept.pop("format", None) != RUN_FORMAT:
             raise WarpgradError(
                 f"{path} was written by another version of warpgrad; use that version, choose another directory, "
                 "or start over with --fresh."
             )
-        given = json.loads(json.dumps(config))
-        done = max((int(saved.stem.removeprefix("step-")) for saved in self.saved()), default=0)
+        given = {**DEFAULTS, **json.loads(json.dumps(config))}
+        kept = {**DEFAULTS, **kept}
+        done = steps_of(self.path)
         if given.get(EXTENDABLE, done) < done:
             raise WarpgradError(
                 f"the run in {self.path} has taken {done} meta-steps, and {given[EXTENDABLE]} are asked for; "
                 "ask for no fewer, choose another directory, or start over with --fresh."
             )
-        for name in sorted(set(kept) | set(given)):
-            if name != EXTENDABLE and kept.get(name) != given.get(name):
-                raise WarpgradError(
-                    f"the run in {self.path} has {name} = {kept.get(name)!r}, not {given.get(name)!r}; "
-                    "choose another directory, or start over with --fresh."
-                )
-
-
-def saved_checkpoints(path: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first."""
-    return sorted((path / "checkpoints").glob("step-*.safetensors"))
+        differing = [
+            f"{name} = {kept.get(name)!r}, not {given.get(name)!r}"
+            # What follows from another part, such as the optimiser of what it learns, comes after it.
+            for name in sorted(set(kept) | set(given), key=lambda one: (one.startswith(("clip.", "optimiser.")), one))
+            if name != EXTENDABLE and kept.get(name) != given.get(name)
+        ]
+        if differing:
+            more = f" (and {len(differing) - 4} more)" if len(differing) > 4 else ""
+            raise WarpgradError(
+                f"the run in {self.path} has {'; '.join(differing[:4])}{more}; choose another directory, start over "
+                "with --fresh (in Python, fresh=True), or continue from it elsewhere with init_from=."
+            )
 
 
 def newest_checkpoint(path: Path) -> Path:
@@ -167,5 +286,50 @@ def newest_checkpoint(path: Path) -> Path:
     return saved[-1]
 
 
-def _others(path: Path) -> list[Path]:
-    return [entry for entry in path.iterdir() if entry.name != ".lock"]
+def steps_of(path: Path) -> int:
+    """The meta-steps that the last checkpoint of a run has behind it; 0 where there is none."""
+    return max((int(saved.stem.removeprefix("step-")) for saved in saved_checkpoints(path)), default=0)
+
+
+def saved_checkpoints(path: Path) -> list[Path]:
+    """Checkpoints of meta-steps, oldest first."""
+    named = (file for file in (path / "checkpoints").glob("step-*.safetensors") if _STEP.fullmatch(file.name))
+    return sorted(named, key=lambda file: (len(file.name), file.name))
+
+
+def metrics_digest(lines: bytes, path: Path) -> str:
+    """The checksum of lines of metrics, but for their times."""
+    found = hashlib.sha256()
+    for record in _parsed(lines, path):
+        found.update(_timeless(record))
+    return found.hexdigest()
+
+
+def _parsed(lines: bytes, path: Path) -> list[dict[str, Any]]:
+    try:
+        records = [json.loads(line) for line in lines.splitlines()]
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is damaged ({error}); restore the file or start over with --fresh.") from error
+    if not all(isinstance(record, dict) for record in records):
+        raise DamagedError(
+            f"{path} is damaged: a line of it is no object; restore the file or start over with --fresh."
+        )
+    return records
+
+
+def _timeless(record: Mapping[str, Any]) -> bytes:
+    """A record as it enters the checksum: without its times, so that equal runs have equal checkpoints."""
+    return json.dumps({name: value for name, value in record.items() if name not in TIMES}).encode() + b"\n"
+
+
+def _check_ours(path: Path) -> None:
+    """Refuse a directory that holds no run but something else, before anything is written into it."""
+    if not path.is_dir() or any((path / name).exists() for name in ("config.json", CLEARING)):
+        return
+    ours = {LOCK, *FILES, *FOLDERS}
+    if other := next((entry for entry in path.iterdir() if not _ours(entry, ours)), None):
+        raise WarpgradError(f"{path} holds files but no run, such as {other.name}; choose an empty directory.")
+
+
+def _ours(entry: Path, names: set[str]) -> bool:
+    return entry.name in names or entry.name.startswith(PARTIAL)

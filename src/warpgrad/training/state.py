@@ -11,11 +11,13 @@ import torch
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.algorithms.method import Method
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.model.learner import Learner
 from warpgrad.tensors import Tensors
 from warpgrad.training.checkpoint import cloned, load
 from warpgrad.training.early_stopping import EarlyStopping
+from warpgrad.training.parts import method_parts
+from warpgrad.version import __version__
 
 Weights = dict[str, Tensors]
 
@@ -27,18 +29,36 @@ class TrainingState:
         self, method: Method, algorithm: Algorithm, update: MetaOptimiser, early_stopping: EarlyStopping | None
     ) -> None:
         self.method, self.algorithm, self.update = method, algorithm, update
-        self.early_stopping = early_stopping
+        self.watch = None if early_stopping is None else early_stopping.watch()
+        self.halted: str | None = None
+        """Why a callback has ended this training; the same call again goes on, and asks the callback again."""
+        self.planned: int | None = 0
+        """The meta-steps asked for; None in checkpoints of earlier versions, which do not say it."""
         self.step = 0
         """Meta-steps done."""
         self.seconds = 0.0
         """Time spent in them, earlier processes included."""
         self.offset = 0
         """Bytes of metrics.jsonl that belong to them."""
+        self.digest: str | None = None
+        """The checksum of the records in them."""
         self._best: Weights | None = None
+        self._made_of = {"version": __version__, "parts": method_parts(method)}
 
     @property
-    def stopped(self) -> bool:
-        return self.early_stopping is not None and self.early_stopping.stop
+    def stopped(self) -> str | None:
+        """Why the run has stopped before its last meta-step; None while it goes on."""
+        if self.watch is not None and self.watch.stop:
+            return self.watch.reason
+        return self.halted
+
+    def plan(self, meta_steps: int) -> None:
+        """Where more meta-steps are asked for than when early stopping ended the run, it goes on."""
+        if self.watch is not None and self.watch.stop:
+            if self.planned is None or meta_steps <= self.planned:
+                return
+            self.watch.renew()
+        self.planned = meta_steps
 
     def keep_best(self) -> None:
         self._best = cloned(weights(self.method))
@@ -51,27 +71,32 @@ class TrainingState:
         return True
 
     def state(self) -> dict[str, Any]:
-        stopping = self.early_stopping
         return {
             "step": self.step,
             "seconds": self.seconds,
             "offset": self.offset,
+            "digest": self.digest,
             "weights": weights(self.method),
             "best": self._best,
             "update": self.update.state(),
             "algorithm": self.algorithm.state(),
-            "early_stopping": None if stopping is None else stopping.state(),
+            "early_stopping": None if self.watch is None else self.watch.state(),
+            "planned": self.planned,
+            **self._made_of,
         }
 
     def load(self, state: Mapping[str, Any], source: Path) -> None:
         """Go on from a checkpoint; one of another model is refused before anything is changed."""
         load_weights(self.method, state["weights"], source)
-        self.step, self.seconds, self.offset = state["step"], state["seconds"], state["offset"]
-        self._best = state["best"]
+        self.step, self.seconds = state["step"], state["seconds"]
+        self.offset, self.digest = state["offset"], state.get("digest")
         self.update.load_state(state["update"])
         self.algorithm.load_state(state["algorithm"])
-        if self.early_stopping is not None and state["early_stopping"] is not None:
-            self.early_stopping.load_state(state["early_stopping"])
+        # The best parameters are those of this training's own measure: another one, or none, has seen no best yet.
+        watched = state["early_stopping"]
+        same = self.watch is not None and watched is not None and self.watch.load_state(watched)
+        self._best = state["best"] if same else None
+        self.planned = state.get("planned")
 
 
 def weights(method: Method) -> Weights:
@@ -99,10 +124,22 @@ def load_weights(method: Method, state: Mapping[str, Any], source: Path | None =
                     f"{where} has {group} entry '{name}' of shape {tuple(given[name].shape)}, the model "
                     f"{tuple(value.shape)}: it belongs to another model."
                 )
+            if not is_sound(given[name], parameter=isinstance(value, torch.nn.Parameter) or group != "module"):
+                raise NonFiniteError(
+                    f"{where} has {group} entry '{name}' with numbers that are none (NaN or infinite): training had "
+                    "diverged; take smaller steps and start over with --fresh."
+                )
     with torch.no_grad():
         for group, own in targets.items():
             for name, value in own.items():
                 value.copy_(state[group][name])
+
+
+def is_sound(value: torch.Tensor, *, parameter: bool) -> bool:
+    """Whether stored numbers can be used: none is NaN and, in a parameter, none infinite; a mask in a buffer may be."""
+    if not (value.is_floating_point() or value.is_complex()):
+        return True
+    return bool((value.isfinite() if parameter else ~value.isnan()).all())
 
 
 def load_learner(method: Method, path: Path) -> Learner:

@@ -4,7 +4,7 @@
     <class>/<picture>, train.txt, val.txt, test.txt   each file names its classes, one a line
     train|val|test/<class>/<picture>                  the folders are the splits
 
-packed in a zip or not. Every format that Pillow opens is read.
+packed in a zip or not. Read are PNG, JPEG, BMP, GIF, TIFF, WebP and PPM.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
         output = model(x)                        # the user's own modules, unchanged
 
 Inside the block, convolutions, batch normalisation by batch statistics and max-pooling are computed by the same forward
-and backward kernels as always, but with a second derivative written out by hand. All else is left to PyTorch.
+and backward kernels as always, but with a second derivative written out by hand. Operations whose second derivative is
+wrong or missing in PyTorch are computed in plain ones (`plain_forms.py`). All else is left to PyTorch.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from warpgrad.model.second_order.batch_norm import BatchNorm
 from warpgrad.model.second_order.convolution import Convolution
+from warpgrad.model.second_order.plain_forms import PLAIN_FORMS
 from warpgrad.model.second_order.pooling import MaxPool2d
 
 _DIMENSIONS: dict[Any, int] = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
@@ -31,14 +33,21 @@ class SecondOrderKernels(TorchFunctionMode):
     Eq. 11, whose second-order term is for φ alone.
     """
 
-    def __init__(self, constant: Iterable[Tensor] = ()) -> None:
+    def __init__(self, constant: Iterable[Tensor] = (), *, cheaper: bool = True) -> None:
+        """Without `cheaper` only what is wrong or missing in PyTorch is replaced: for passes mapped over a stack."""
         super().__init__()
         self._constant = {id(tensor) for tensor in constant}
+        self._cheaper = cheaper
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[Any], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func in PLAIN_FORMS:
+            return PLAIN_FORMS[func](*args, **kwargs)
+        # Autocast casts inside a kernel what a backward pass of ours would have kept uncast.
+        if not self._cheaper or torch._C._is_any_autocast_enabled():
+            return func(*args, **kwargs)
         if func in _DIMENSIONS:
             return self._convolution(func, *args, **kwargs)
         if func is F.batch_norm:

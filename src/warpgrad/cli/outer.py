@@ -1,0 +1,164 @@
+"""What surrounds every command: whatever happens becomes one sentence and an exit code, and signals are heard in order.
+
+Exit codes: 0 done; 2 what you can mend and 3 a run that diverged; 130, 143 and 129 stopped by Ctrl-C, SIGTERM and a
+closed terminal, work saved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO
+
+from warpgrad.allocator import keep_freed_memory
+from warpgrad.errors import WarpgradError, naming_extras, printable
+from warpgrad.io import LIFELINE
+
+STOPPED = "stopped; run the same command to go on."
+
+
+def outcome(dispatch: Callable[[list[str]], None], words: list[str], debug: bool) -> int:
+    """Do what is asked; returns the exit code."""
+    try:
+        keep_freed_memory()
+        follow_parent()
+        for word in words:
+            if not word.isprintable() and any(ord(letter) < 32 or 126 < ord(letter) < 160 for letter in word):
+                raise WarpgradError("an option has control characters, which no name or number needs; leave them out.")
+        with naming_extras():
+            dispatch(words)
+        code = 0
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 2 if stop.code else 0
+        if code > 128:
+            _say(STOPPED)
+    except BaseException as error:
+        if debug:
+            traceback.print_exc()
+        return _said(error)
+    return code
+
+
+def _said(error: BaseException) -> int:
+    """Say what went wrong in one sentence; returns the exit code."""
+    number = getattr(error, "number", signal.SIGINT) if type(error).__name__ == "Interrupted" else signal.SIGINT
+    detail = (str(error).splitlines() or [""])[0]
+    if isinstance(error, WarpgradError):
+        _say(str(error))
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Interrupted":
+        _say(STOPPED)
+        return 128 + number
+    if isinstance(error, BrokenPipeError) and error.filename is None:
+        return 128 + signal.SIGPIPE  # nobody reads on
+    if isinstance(error, MemoryError) or "not enough memory" in detail or "out of memory" in detail:
+        _say("there is not enough memory for this; choose smaller sizes, or free some, and repeat the command.")
+    elif isinstance(error, RecursionError):
+        _say("something given is nested too deeply to be read; see --debug for where.")
+    elif isinstance(error, OSError):
+        place = f" ({error.filename})" if error.filename is not None else ""
+        _say(f"the system refused: {error.strerror or detail}{place}; mend that and repeat the command.")
+    else:
+        _say(
+            f"this should not have happened ({type(error).__name__}: {detail}); what was saved is whole. Repeat the "
+            "command with --debug to see where, and please report it."
+        )
+    return 2
+
+
+def tell(line: str, stream: TextIO | None = None) -> None:
+    """A line for the person, with names from files shown so that they can do no harm."""
+    print(printable(line), file=stream, flush=stream is not None)
+
+
+def _say(sentence: str) -> None:
+    """To the terminal, if it is still there."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"warpgrad: {printable(sentence)}", file=sys.stderr, flush=True)
+
+
+def open_streams() -> None:
+    """Make sure that what is printed goes somewhere, in whatever letters the terminal knows."""
+    # A closed descriptor would be given to the next file that is opened, and messages written into that.
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass
+    os.close(descriptor)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - as long as the process lives
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextlib.contextmanager
+def heard() -> Iterator[None]:
+    """Signals end the command in order; once it is ending, further ones are not heard."""
+    ending = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal ending
+        if ending:
+            return
+        ending = True
+        # An exception in the middle of an import may be lost in it, and nothing is written there that could be half.
+        while frame is not None:
+            if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+                _say(STOPPED)
+                os._exit(128 + number)
+            frame = frame.f_back
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+    previous: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+                previous[number] = signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        ending = True
+        # What is still to be printed may find no reader, and the interpreter would say so in its own way.
+        with contextlib.suppress(OSError, ValueError):
+            try:
+                sys.stdout.flush()
+            except (OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        for each, handler in previous.items():
+            signal.signal(each, handler)
+
+
+def follow_parent() -> None:
+    """End, saved, when the process that started this one as its worker has ended, however that came about."""
+    descriptor = os.environ.pop(LIFELINE, "")
+    alone = os.getppid()
+    if descriptor.isdigit():
+
+        def wait() -> None:
+            with contextlib.suppress(OSError):
+                os.read(int(descriptor), 1)  # nothing is ever written: it returns when the other end is closed
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    elif "TORCHELASTIC_RUN_ID" in os.environ:
+
+        def wait() -> None:
+            while os.getppid() == alone:
+                time.sleep(1)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    else:
+        return
+    threading.Thread(target=wait, daemon=True).start()

@@ -1,0 +1,146 @@
+"""`save` and `load`: a method on disk, to be used in another program, on another device, by another person.
+
+    wg.save("warp.safetensors", method)
+    method = wg.load("warp.safetensors", wg.Learner(MyModel(), warp="middle"))   # a fresh process, the user's own code
+    method = wg.load_run("runs/mine", learner)                                   # likewise, of a run directory
+
+One safetensors file holds all tensors, the description of the method as JSON in its header, and a checksum of both.
+Nothing is pickled; of classes, only those of this library are ever built because a file names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from warpgrad.algorithms.method import Method
+from warpgrad.errors import WarpgradError
+from warpgrad.initialisers.base import Initialiser
+from warpgrad.model.learner import Learner
+from warpgrad.objectives.base import Objective
+from warpgrad.rules.base import Rule
+from warpgrad.training import checkpoint
+from warpgrad.training.parts import method_parts, rebuilt
+from warpgrad.training.run_directory import newest_checkpoint
+from warpgrad.training.state import load_weights, weights
+from warpgrad.version import __version__
+
+
+def save(path: str | Path, method: Method) -> None:
+    """Write what was meta-learned (θ0, φ, buffers, the rule's parameters, a prior) and what the method is made of.
+
+    The module's code is not written: whoever loads it builds the module.
+
+    Example:
+        >>> wg.save(folder / "warp.safetensors", method)
+        >>> wg.load(folder / "warp.safetensors", learner).rule.lr
+        0.1
+    """
+    checkpoint.save(Path(path), {"version": __version__, "parts": method_parts(method), "weights": weights(method)})
+
+
+def load(
+    path: str | Path,
+    learner: Learner,
+    *,
+    rule: Rule | None = None,
+    objective: Objective | None = None,
+    initialiser: Initialiser | None = None,
+) -> Method:
+    """The method that `save` wrote, on the learner's device; the learner's module gets the saved θ0, φ and buffers.
+
+    Args:
+        path: A file that `save` wrote, or a checkpoint of a run.
+        learner: Built by your own code, with the parameter names and shapes that were saved.
+        rule: In place of one that the file describes; needed where it is a class of your own. So for the next two.
+
+    Example:
+        >>> wg.save(folder / "warp.safetensors", method)
+        >>> fitted = wg.adapt(learner, task, rule=wg.load(folder / "warp.safetensors", learner).rule, steps=5)
+    """
+    path = Path(path)
+    return _built(path, checkpoint.load(path, learner.device), learner, rule, objective, initialiser)
+
+
+def load_run(
+    path: str | Path,
+    learner: Learner,
+    *,
+    rule: Rule | None = None,
+    objective: Objective | None = None,
+    initialiser: Initialiser | None = None,
+) -> Method:
+    """The method of a run, as it was meant to be used: with its best weights where validation chose some.
+
+    Args:
+        path: A run directory.
+        learner: As for `load`, and so are the others.
+
+    Example:
+        >>> records = wg.meta_train(method, family, algorithm=wg.Online(steps=2, tasks=1), optimiser=adam,
+        ...                         meta_steps=2, run=folder / "mine")
+        >>> type(wg.load_run(folder / "mine", learner).initialiser).__name__
+        'Leap'
+    """
+    path = Path(path)
+    if not (path / "config.json").exists():
+        raise WarpgradError(f"{path} is not a run directory; give the one that meta_train(run=...) wrote, or use load.")
+    return load(newest_checkpoint(path), learner, rule=rule, objective=objective, initialiser=initialiser)
+
+
+def load_start(method: Method, path: str | Path) -> None:
+    """Put what another run, or a saved file, has learned into a method whose other settings may differ.
+
+    The module's parameters must be there under their names. A rule or a prior takes over its parameters where they are
+    the same in name and shape, and otherwise begins anew.
+    """
+    path = Path(path)
+    source = newest_checkpoint(path) if path.is_dir() else path
+    state = checkpoint.load(source, method.learner.device)
+    own, given = weights(method), dict(_chosen(state, source))
+    for group in ("rule", "prior"):
+        if _shapes(given.get(group) or {}) != _shapes(own[group]):
+            given[group] = own[group]
+    load_weights(method, given, source)
+
+
+def _built(
+    path: Path,
+    state: Mapping[str, Any],
+    learner: Learner,
+    rule: Rule | None,
+    objective: Objective | None,
+    initialiser: Initialiser | None,
+) -> Method:
+    parts, written = state.get("parts"), state.get("version", "an earlier version")
+    if parts is None and (rule is None or initialiser is None):
+        raise WarpgradError(
+            f"{path} was written by warpgrad {written}, which does not say what the method is made of; pass rule=, "
+            "initialiser= and, where there was one, objective=."
+        )
+    try:
+        kept = parts or {"objective": None, "weight": 1.0}
+        method = Method(
+            learner,
+            rule or rebuilt(kept["rule"], Rule, "rule"),  # type: ignore[type-abstract]
+            objective or (kept["objective"] and rebuilt(kept["objective"], Objective, "objective")),  # type: ignore[type-abstract]
+            initialiser or rebuilt(kept["initialiser"], Initialiser, "initialiser"),
+            kept["weight"],
+        )
+    except WarpgradError as error:
+        raise WarpgradError(f"{path}, written by warpgrad {written} and read by {__version__}: {error}") from error
+    load_weights(method, _chosen(state, path), path)
+    return method
+
+
+def _chosen(state: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """The weights that a file is meant to be used with."""
+    if "weights" not in state:
+        raise WarpgradError(f"{path} holds no method: give a file of wg.save(...) or a checkpoint of a run.")
+    chosen: Mapping[str, Any] = state.get("best") or state["weights"]
+    return chosen
+
+
+def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in tensors.items()}

@@ -1,0 +1,355 @@
+"""Every point at which a command can be cut off, and the proof that the same command ends as if it had not been.
+
+    python -m tests.faults.crashes                      all points of all commands: `make crash`
+    python -m tests.faults.crashes --every 20 run       a sample of the points of some
+
+Every attempt is a process of its own, forked from one that has imported everything, so that thousands take minutes.
+Workers of `reproduce` and `sweep` are forked likewise, and faults hit them as well as their parent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from tests.faults.shim import KINDS, Counter, Faults
+from warpgrad.cli.main import main
+from warpgrad.experiments import runner, workers
+from warpgrad.experiments.base import Row, Table
+from warpgrad.io import PARTIAL
+from warpgrad.training import checkpoint
+from warpgrad.training.run_directory import CLEARING, TIMES, saved_checkpoints
+
+TINY = ["--steps", "2", "--starts", "2", "--hidden", "3", "--test-surfaces", "2", "--test-starts", "2"]
+SIZES = {"steps": 2, "starts": 2, "hidden": 3, "test_surfaces": 2, "test_starts": 2, "meta_steps": 2}
+TABLE = Table("tiny", "Two tiny rows", "synthetic", (Row("a", SIZES), Row("b", {**SIZES, "lr": 0.05})), seeds=1)
+PATIENCE = 120.0
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A command in a directory, what is there before it, and what must be there after it."""
+
+    words: Callable[[Path], list[str]]
+    outcome: Callable[[Path], object]
+    before: Callable[[Path], None] = field(default=lambda place: None)
+
+
+def run_words(place: Path, *, steps: int = 3, fresh: bool = False) -> list[str]:
+    more = ["--quiet", *(["--fresh"] if fresh else [])]
+    return ["run", "synthetic", "--out", str(place / "run"), "--meta-steps", str(steps), *TINY, *more]
+
+
+def outcome_of_run(run: Path) -> object:
+    """All of a run but its times: weights and states, metrics, results, settings."""
+    state = checkpoint.load(saved_checkpoints(run)[-1])
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    summary, evaluation, config = (
+        json.loads((run / f"{name}.json").read_text()) for name in ("summary", "evaluation", "config")
+    )
+    for record in (summary, evaluation, config, *lines):
+        for name in [name for name in record if name in TIMES or "seconds" in name or name == "sha256"]:
+            del record[name]
+    kept = {name: value for name, value in state.items() if name not in ("seconds", "offset")}
+    return [plain(kept), lines, summary, evaluation, config, sorted(path.name for path in run.rglob("*"))]
+
+
+def plain(value: object) -> object:
+    """A state as something that compares bit for bit."""
+    if isinstance(value, torch.Tensor):
+        return [str(value.dtype), list(value.shape), value.contiguous().reshape(-1).view(torch.uint8).tolist()]
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    return [plain(part) for part in value] if isinstance(value, list) else repr(value)
+
+
+def outcome_of_data(place: Path) -> object:
+    files = sorted(path for path in place.rglob("*") if path.is_file() and "source" not in path.parts)
+    return [(str(path.relative_to(place)), path.read_bytes()) for path in files]
+
+
+def outcome_of_runs(place: Path) -> object:
+    runs = sorted(path.parent for path in place.rglob("config.json"))
+    pages = sorted(str(path.relative_to(place)) for path in place.rglob("*.html"))
+    return [(run.name, outcome_of_run(run)) for run in runs], pages
+
+
+def pictures(place: Path) -> None:
+    dice = np.random.default_rng(0)
+    for name in ("a", "b", "c"):
+        folder = place / "source" / name
+        folder.mkdir(parents=True)
+        for number in range(2):
+            Image.fromarray(dice.integers(0, 256, (4, 4), dtype=np.uint8)).save(folder / f"{number}.png")
+
+
+def half_a_run(place: Path) -> None:
+    """A run that was killed after its second checkpoint."""
+    ended = attempt(run_words(place), place, Counter(), 45, "kill")
+    assert ended.code == -signal.SIGKILL, ended
+    assert saved_checkpoints(place / "run"), "the kill came before the first checkpoint"
+
+
+def whole_run(place: Path) -> None:
+    assert attempt(run_words(place), place).code == 0
+
+
+SCENARIOS = {
+    "run": Scenario(run_words, lambda place: outcome_of_run(place / "run")),
+    "resume": Scenario(run_words, lambda place: outcome_of_run(place / "run"), half_a_run),
+    "extend": Scenario(partial(run_words, steps=5), lambda place: outcome_of_run(place / "run"), whole_run),
+    "fresh": Scenario(partial(run_words, fresh=True), lambda place: outcome_of_run(place / "run"), whole_run),
+    "prepare": Scenario(
+        lambda place: ["data", "prepare", "folder", "--source", str(place / "source"), "--out", str(place / "data")],
+        outcome_of_data,
+        pictures,
+    ),
+    "reproduce": Scenario(lambda place: ["reproduce", "tiny", "--workers", "2", "--out", str(place)], outcome_of_runs),
+    "sweep": Scenario(
+        lambda place: [
+            *("sweep", "synthetic", "--trials", "2", "--out", str(place), "--study", "s", "--meta-steps", "2", *TINY)
+        ],
+        outcome_of_runs,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    said: str
+    operations: int
+
+
+def attempt(words: list[str], place: Path, counter: Counter | None = None, at: int = -1, kind: str = "kill") -> Ended:
+    """Carry a command out in a process of its own, with a fault before the operation `at`."""
+    counter = counter or Counter()
+    said = tempfile.TemporaryFile()  # noqa: SIM115 - read after the process has ended
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        prepare_child(said.fileno())
+        FORKED.update(root=place, counter=counter, at=at, kind=kind)
+        Faults(place, counter, at, kind).install()
+        carry_out(words)
+    code = waited(child)
+    # What outlives its parent is an orphan, once it had the time to notice.
+    said.seek(0)
+    return Ended(code, said.read().decode(errors="replace"), counter.value)
+
+
+def waited(child: int) -> int:
+    end = time.monotonic() + PATIENCE
+    while True:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > end:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return 999
+        time.sleep(0.002)
+
+
+def prepare_child(said: int) -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number, descriptor in enumerate((nothing, nothing, said)):
+        os.dup2(descriptor, number)
+    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), write_through=True)
+    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), write_through=True)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+def carry_out(words: list[str]) -> None:
+    code: object = 99
+    try:
+        main(words)
+    except SystemExit as stop:
+        code = stop.code
+    finally:
+        os._exit(code if isinstance(code, int) else 98)
+
+
+FORKED: dict[str, object] = {}
+"""What a worker that is forked from a command inherits."""
+
+
+class ForkedWorker:
+    """In place of `subprocess.Popen`: the worker is forked instead of started, which saves it its imports."""
+
+    def __init__(self, command: list[str], *, env: dict[str, str], pass_fds: tuple[int, ...], **_: object) -> None:
+        reading, writing = os.pipe()
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.setsid()
+            prepare_child(writing)
+            kept = {0, 1, 2, *pass_fds}
+            for entry in list(Path("/proc/self/fd").iterdir()):
+                if int(entry.name) not in kept:
+                    with contextlib.suppress(OSError):
+                        os.close(int(entry.name))
+            os.environ.clear()
+            os.environ.update(env)
+            carry_out(command[3:])
+        os.close(writing)
+        self.stderr = os.fdopen(reading, errors="replace")
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            found, status = os.waitpid(self.pid, os.WNOHANG)
+            if found:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self) -> int:
+        while self.poll() is None:
+            time.sleep(0.005)
+        assert self.returncode is not None
+        return self.returncode
+
+    def terminate(self) -> None:
+        os.kill(self.pid, signal.SIGTERM)
+
+
+def set_up() -> None:
+    """Checkpoints after every meta-step, workers by fork, a tiny table; once, in the process that forks."""
+    import warpgrad.cli.report as report
+    import warpgrad.cli.sweep
+    import warpgrad.experiments.reproduction
+    import warpgrad.report
+    import warpgrad.sweep.page as sweep_page
+    import warpgrad.sweep.trials  # noqa: F401 - imported once for all
+    from warpgrad.experiments import find_experiment
+    from warpgrad.report.blocks import Section
+    from warpgrad.report.page import Page
+
+    runner.meta_train = partial(runner.meta_train, checkpoint_seconds=0.0)  # type: ignore[attr-defined]
+    runner.commit = lambda: None  # the source may change while faults are tried for minutes
+    report.find_table = lambda name: TABLE
+    workers.subprocess = type("subprocess", (), {"Popen": ForkedWorker, "DEVNULL": -3, "PIPE": -1})  # type: ignore
+    # Pages without charts, which take most of the time of a table and touch no file.
+    page = Page("A page").add(Section("Alone"))
+    type(find_experiment("synthetic")).page = lambda *_: page  # type: ignore[method-assign]
+    sweep_page.build_page = lambda *_: page
+    torch.set_num_threads(1)
+    # What is imported at first use is imported now, in the process that is forked from.
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        for words in (run_words(Path(folder)), ["report", f"{folder}/run", "--out", f"{folder}/page.html"]):
+            with contextlib.suppress(SystemExit):
+                main(words)
+
+
+def orphans(place: Path) -> list[int]:
+    """Processes that still have files open below a place."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and int(process.name) != os.getpid():
+            try:
+                if any(str(each.readlink()).startswith(str(place)) for each in (process / "fd").iterdir()):
+                    found.append(int(process.name))
+            except OSError:
+                continue
+    return found
+
+
+def problems(scenario: Scenario, template: Path, expected: object, at: int, kind: str) -> list[str]:
+    """What is wrong after one fault and a repetition of the command."""
+    found = []
+    with tempfile.TemporaryDirectory(prefix="warpgrad-crash-") as folder:
+        place = Path(folder) / "work"
+        shutil.copytree(template, place)
+        words = scenario.words(place)
+        first = attempt(words, place, None, at, kind)
+        if first.code not in (0, 2, -signal.SIGKILL):
+            found.append(f"exit code {first.code}")
+        if "Traceback" in first.said or "should not have happened" in first.said or "Exception ignored" in first.said:
+            found.append(f"said: {first.said.strip()[-300:]}")
+        if (
+            kind != "kill"
+            and first.code == 2
+            and len([x for x in first.said.splitlines() if x.startswith("warpgrad:")]) != 1
+        ):
+            found.append(f"not one sentence: {first.said.strip()[-300:]}")
+        end = time.monotonic() + 20
+        while orphans(place) and time.monotonic() < end:
+            time.sleep(0.05)
+        if left := orphans(place):
+            found.append(f"orphans {left}")
+        second = attempt(words, place)
+        if second.code != 0 and not (scenario is SCENARIOS["prepare"] and "exists already" in second.said):
+            return [*found, f"the same command ends with {second.code}: {second.said.strip()[-300:]}"]
+        try:
+            if scenario.outcome(place) != expected:
+                found.append("the outcome differs")
+        except Exception as error:
+            found.append(f"the outcome cannot be read: {error!r}")
+        names = [str(path.relative_to(place)) for path in place.rglob("*")]
+        if left_over := [name for name in names if PARTIAL in name or CLEARING in name or ".partial" in name]:
+            found.append(f"left over: {left_over}")
+    return found
+
+
+def explore(name: str, every: int = 1, kinds: Iterable[str] = tuple(KINDS), begin: int = 1) -> Counts[str]:
+    """Faults at every `every`-th operation of a scenario; counts of what was seen, problems told as they are."""
+    scenario, counts = SCENARIOS[name], Counts[str]()
+    with tempfile.TemporaryDirectory(prefix="warpgrad-crash-") as folder:
+        template = Path(folder) / "template" / "work"
+        template.mkdir(parents=True)
+        scenario.before(template)
+        # Paths are part of no outcome: every attempt is made in a place of its own.
+        place = Path(folder) / "undisturbed" / "work"
+        shutil.copytree(template, place)
+        whole = attempt(scenario.words(place), place)
+        assert whole.code == 0, whole
+        expected = scenario.outcome(place)
+        counts["operations"] = whole.operations
+        for kind in kinds:
+            for at in range(begin, whole.operations + 1, every):
+                counts["points"] += 1
+                wrong = problems(scenario, template, expected, at, kind)
+                if wrong:
+                    counts["failures"] += 1
+                    print(f"{name}, {kind} before operation {at}: {'; '.join(wrong)}", flush=True)
+    return counts
+
+
+def command_line() -> None:
+    form = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form.add_argument("scenarios", nargs="*", choices=[*SCENARIOS, []], help="all if none is named")
+    form.add_argument("--every", type=int, default=1)
+    form.add_argument("--begin", type=int, default=1)
+    form.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    given = form.parse_args()
+    set_up()
+    total: Counts[str] = Counts()
+    for name in given.scenarios or SCENARIOS:
+        began = time.monotonic()
+        counts = explore(name, given.every, given.kinds, given.begin)
+        total += counts
+        print(f"{name}: {counts['operations']} operations, {counts['points']} faults, {counts['failures']} failures, "
+              f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
+    print(f"in all: {total['points']} faults, {total['failures']} failures", flush=True)
+    sys.exit(1 if total["failures"] else 0)
+
+
+if __name__ == "__main__":
+    command_line()

@@ -1,0 +1,329 @@
+"""A sample of the points of `make crash`, and faults that no shim can make."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import warpgrad as wg
+from tests.faults import crashes
+from tests.support.engine_job import train
+from warpgrad.algorithms.replay import ReplayBudget, ReplayBuffer
+from warpgrad.cli.main import main
+from warpgrad.experiments.workers import Worker
+from warpgrad.origin import commit
+from warpgrad.training import checkpoint
+from warpgrad.training.run_directory import CLEARING, LOCK, RunDirectory, reserved, saved_checkpoints
+
+COMMAND = [sys.executable, "-m", "warpgrad"]
+TINY = ["--meta-steps", "2", *crashes.TINY, "--quiet"]
+
+
+def says(words: list[str], capsys) -> tuple[int, str]:
+    """The exit code of a command in this process, and what it said on stderr."""
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    return int(stop.value.code), capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("finished") / "run"
+    with pytest.raises(SystemExit, match="0"):
+        main(["run", "synthetic", "--out", str(run), *TINY])
+    return run
+
+
+def copied(run: Path, to: Path) -> Path:
+    import shutil
+
+    return Path(shutil.copytree(run, to / "run"))
+
+
+def test_a_sample_of_faults_changes_no_outcome():
+    """One process forks all: a sixth of the kills of a first run, and some of each kind elsewhere."""
+    script = (
+        "from tests.faults import crashes; crashes.set_up(); "
+        "a = crashes.explore('run', every=9, kinds=['kill', 'full'], begin=4); "
+        "b = crashes.explore('fresh', every=16, kinds=['kill'], begin=2); "
+        "c = crashes.explore('prepare', every=12, kinds=['kill', 'ENOSPC'], begin=3); "
+        "raise SystemExit(bool((a + b + c)['failures']))"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=root, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_refused_or_overcome(tmp_path, caplog):
+    run, dice = tmp_path / "run", random.Random(1)
+    train(str(run), 4, checkpoint_seconds=0.0)
+    newest, whole = saved_checkpoints(run)[-1], saved_checkpoints(run)[-1].read_bytes()
+    for _ in range(200):
+        flipped = bytearray(whole)
+        bit = dice.randrange(8 * len(whole))
+        flipped[bit // 8] ^= 1 << bit % 8
+        newest.write_bytes(flipped)
+        with pytest.raises(wg.WarpgradError, match=r"damaged|not a checkpoint|another version"):
+            checkpoint.load(newest)
+    train(str(run), 4, checkpoint_seconds=0.0)
+    assert "Going on from step-00000003" in caplog.text
+    assert checkpoint.packed(checkpoint.load(newest))  # made again
+    expected, found = checkpoint.load(newest), None
+    newest.write_bytes(whole)
+    found = checkpoint.load(newest)
+    for state in (expected, found):
+        del state["seconds"], state["offset"]
+    assert crashes.plain(expected) == crashes.plain(found)
+
+
+def test_a_checkpoint_without_a_checksum_is_taken_and_said(tmp_path, caplog, monkeypatch):
+    import safetensors.torch
+
+    train(str(tmp_path / "run"), 2)
+    path = saved_checkpoints(tmp_path / "run")[-1]
+    with safetensors.safe_open(str(path), "pt") as file:
+        header = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    path.write_bytes(safetensors.torch.save(tensors, {"warpgrad": header["warpgrad"]}))
+    train(str(tmp_path / "run"), 3)
+    assert "has no checksum: it is taken as it is" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["config.json", "summary.json", "evaluation.json", "metrics.jsonl"])
+def test_verify_finds_every_flipped_digit(finished, tmp_path, capsys, name):
+    run = copied(finished, tmp_path)
+    assert says(["verify", str(run)], capsys) == (0, "")
+    text = (run / name).read_text()
+    place = re.search(r'"(steps|seed|coverage|meta_loss)": (\d)', text).start(2)
+    (run / name).write_text(text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :])
+    code, said = says(["verify", str(run)], capsys)
+    assert code == 2
+    assert f"{name} is damaged" in said
+
+
+def test_a_damaged_summary_is_made_again(finished, tmp_path, capsys):
+    run = copied(finished, tmp_path)
+    kept = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text("{")
+    assert says(["run", "synthetic", "--out", str(run), *TINY], capsys)[0] == 0
+    assert json.loads((run / "summary.json").read_text())["metrics"] == kept["metrics"]
+
+
+def test_the_lock_lasts_until_the_summary_is_written(tmp_path):
+    with reserved(tmp_path / "run"):
+        RunDirectory(tmp_path / "run", {}).close()
+        inner = RunDirectory(tmp_path / "run", {})
+        with pytest.raises(wg.WarpgradError, match="another process is running"):
+            RunDirectory(tmp_path / "run", {})
+        inner.close()
+        with pytest.raises(wg.WarpgradError, match="another process is running"), reserved(tmp_path / "run"):
+            pass
+    RunDirectory(tmp_path / "run", {}).close()
+
+
+def test_a_summary_of_other_settings_is_not_reported(finished, tmp_path, capsys):
+    """Not even where the number of meta-steps is the same."""
+    run = tmp_path / "other"
+    assert says(["run", "synthetic", "--out", str(run), *TINY, "--seed", "1"], capsys)[0] == 0
+    own = (run / "summary.json").read_bytes()
+    for name in ("summary.json", "evaluation.json"):
+        (run / name).write_bytes((finished / name).read_bytes())
+    assert says(["run", "synthetic", "--out", str(run), *TINY, "--seed", "1"], capsys)[0] == 0
+    found, expected = json.loads((run / "summary.json").read_bytes()), json.loads(own)
+    assert (found["seed"], found["metrics"]) == (1, expected["metrics"])
+
+
+@pytest.mark.parametrize(
+    "names", [[], [LOCK], [LOCK, "checkpoints/"], [CLEARING, "metrics.jsonl"], [LOCK, ".partial-1-x"]]
+)
+@pytest.mark.parametrize("fresh", [False, True])
+def test_no_directory_is_stuck(tmp_path, names, fresh):
+    for name in names:
+        (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).write_text("")
+    train(str(tmp_path), 1, fresh=fresh)
+    assert {path.name for path in tmp_path.iterdir()} == {LOCK, "config.json", "metrics.jsonl", "checkpoints"}
+
+
+def test_a_run_that_lost_its_settings_is_not_deleted_unasked(tmp_path):
+    train(str(tmp_path), 1)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(wg.WarpgradError, match=r"but not its config\.json"):
+        train(str(tmp_path), 1)
+    assert saved_checkpoints(tmp_path)
+    train(str(tmp_path), 1, fresh=True)
+
+
+def test_links_are_not_followed(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    for name in (LOCK, "metrics.jsonl", "config.json"):
+        run = tmp_path / f"run-{name}"
+        run.mkdir()
+        (run / name).symlink_to(victim)
+        for fresh in (False, True):
+            with pytest.raises(wg.WarpgradError, match="is a link"):
+                train(str(run), 1, fresh=fresh)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    run = tmp_path / "run"
+    train(str(run), 1)
+    (run / "figures").symlink_to(elsewhere)
+    with pytest.raises(wg.WarpgradError, match="is a link"):
+        train(str(run), 1, fresh=True)
+    assert victim.read_text() == "precious"
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_pipes_are_not_waited_for(tmp_path, capsys):
+    os.mkfifo(tmp_path / "config.json")
+    code, said = says(["evaluate", str(tmp_path)], capsys)
+    assert (code, "no regular file" in said) == (2, True)
+
+
+def test_a_disk_that_is_too_small_for_the_replay_buffer_is_one_sentence(tmp_path):
+    from tests.algorithms.test_replay import point
+
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+    try:
+        with pytest.raises(wg.WarpgradError, match=r"needs a scratch file of .* make room"):
+            ReplayBuffer(100, ReplayBudget(memory=0, directory=tmp_path)).append(0, point(0), {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_ends_with_its_parent_and_its_output_is_drained():
+    loud = "import sys; sys.stderr.write('x' * 300_000 + chr(10) + 'last words' + chr(10))"
+    worker = Worker([sys.executable, "-c", loud])
+    worker.process.wait(30)
+    assert worker.last_words == "last words"
+    script = (
+        "import sys, time; from warpgrad.experiments.workers import Worker; "
+        "child = 'from warpgrad.cli.outer import follow_parent; follow_parent(); import time; time.sleep(600)'; "
+        "worker = Worker([sys.executable, '-c', child]); print(worker.process.pid, flush=True); time.sleep(600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    end = time.monotonic() + 30
+    while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().split()[2]:
+        assert time.monotonic() < end, "the worker outlives its parent"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_at_any_time_is_an_exit_code_and_a_sentence(tmp_path, number):
+    """While modules are imported, and again while it is ending."""
+    words = ["run", "synthetic", "--out", str(tmp_path / "run"), "--quiet"]
+    job = subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True)
+    time.sleep(0.5)
+    for _ in range(3):
+        with contextlib.suppress(ProcessLookupError):
+            job.send_signal(number)
+        time.sleep(0.01)
+    said = job.communicate(timeout=60)[1]
+    assert (job.returncode, said) == (128 + number, "warpgrad: stopped; run the same command to go on.\n")
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "RANK", "MASTER_PORT"])
+def test_what_torchrun_never_says_is_refused(monkeypatch, capsys, name, tmp_path):
+    for key, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setenv(name, "x")
+    code, said = says(["run", "synthetic", "--out", str(tmp_path / "run"), *TINY], capsys)
+    assert (code, said.count("\n")) == (2, 1)
+    assert f"{name}=x" in said
+
+
+def test_debug_shows_the_traceback_and_nothing_else_does(monkeypatch, capsys):
+    def broken(words):
+        raise {"memory": MemoryError, "deep": RecursionError, "bug": KeyError}[words[0]]("why\nmore")
+
+    monkeypatch.setattr("warpgrad.cli.main.dispatch", broken)
+    for word in ("memory", "deep", "bug"):
+        code, said = says([word], capsys)
+        assert (code, said.count("\n"), "Traceback" in said) == (2, 1, False)
+        assert "Traceback" in says([word, "--debug"], capsys)[1]
+
+
+def test_control_characters_reach_no_terminal(tmp_path, capsys):
+    code, said = says(["run", "synthetic", "--out", "a\x1b]0;owned\x07"], capsys)
+    assert (code, "\x1b" in said) == (2, False)
+    (tmp_path / "config.json").write_text('{"experiment": "a\\u001b[2Jb\\nc"}')
+    code, said = says(["evaluate", str(tmp_path)], capsys)
+    assert (code, said.count("\n"), "\x1b" in said, "\\x1b[2Jb\\nc" in said) == (2, 1, False, True)
+
+
+def test_threads_are_a_setting_of_a_run(finished, tmp_path, capsys):
+    run = copied(finished, tmp_path)
+    code, said = says(["run", "synthetic", "--out", str(run), *TINY, "--threads", "2"], capsys)
+    torch.set_num_threads(1)
+    assert code == 2
+    assert "has threads = 1, not 2" in said
+
+
+def test_weights_that_are_no_numbers_are_refused(finished, tmp_path, capsys):
+    run = copied(finished, tmp_path)
+    newest = saved_checkpoints(run)[-1]
+    state = checkpoint.load(newest)
+    for value in state["weights"]["module"].values():
+        value.fill_(float("nan"))
+    checkpoint.save(newest, state)
+    code, said = says(["evaluate", str(run)], capsys)
+    assert code == 3
+    assert "NaN or infinite" in said
+
+
+def test_somebody_elses_repository_is_not_ours(tmp_path):
+    package = tmp_path / "lib" / "site-packages" / "warpgrad"
+    package.mkdir(parents=True)
+    for command in (
+        ["init", "-q"],
+        ["-c", "user.name=a", "-c", "user.email=b", "commit", "-q", "--allow-empty", "-m", "c"],
+    ):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    assert commit(package) is None
+    (package / "commit.txt").write_text("0" * 40 + "\n")
+    assert commit(package) == "0" * 40
+
+
+def test_our_own_checkout_is_read_without_running_git(tmp_path, monkeypatch):
+    root = tmp_path / "ours"
+    (root / "src" / "warpgrad").mkdir(parents=True)
+    (root / "pyproject.toml").write_text('[project]\nname = "warpgrad"\n')
+    (root / "src" / "warpgrad" / "a.py").write_text("one\n")
+
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=b"]
+        return subprocess.run(["git", *identity, *words], cwd=root, check=True, capture_output=True, text=True).stdout
+
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "one")
+    head = git("rev-parse", "HEAD").strip()
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert commit(root / "src" / "warpgrad") == head
+    (root / "src" / "warpgrad" / "a.py").write_text("two\n")
+    assert commit(root / "src" / "warpgrad") == f"{head}+changes"
+    monkeypatch.undo()
+    git("add", ".")
+    assert commit(root / "src" / "warpgrad") == f"{head}+changes"
+    git("commit", "-q", "-m", "two")
+    git("gc", "-q")
+    assert commit(root / "src" / "warpgrad") == git("rev-parse", "HEAD").strip()
