@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.estimate import duration, size
+from warpgrad.experiments.estimate import in_byte_unit, in_time_unit
 from warpgrad.io import write_bytes
 from warpgrad.report.figures import appearances, canvas, house_style, save
 
@@ -136,7 +136,11 @@ def _growth(curves: Sequence[Mapping[str, Any]]) -> Columns:
 
 
 def _estimate(predictions: Sequence[Mapping[str, Any]]) -> Columns:
-    units = {"seconds": ("time", duration), "peak_bytes": ("peak memory", size), "buffer_bytes": ("buffer", size)}
+    units = {
+        "seconds": ("time", in_time_unit),
+        "peak_bytes": ("peak memory", in_byte_unit),
+        "buffer_bytes": ("buffer", in_byte_unit),
+    }
     rows = [
         (
             one["name"],

@@ -30,13 +30,13 @@ from warpgrad.experiments.estimate import (
     _changed,
     _extrapolated,
     buffers_watched,
-    duration,
     estimate,
     estimate_lines,
     fields_of,
-    line,
+    in_byte_unit,
+    in_time_unit,
+    on_line,
     repeats,
-    size,
     steps_between,
     validated_in_sample,
 )
@@ -232,11 +232,11 @@ def test_every_experiment_names_fields_it_has(name):
 
 
 def test_a_line_through_two_samples_never_starts_below_zero():
-    assert line([2, 4], [5.0, 9.0], 10) == pytest.approx(21.0)  # 1 + 2 x
-    assert line([2, 4], [1.0, 9.0], 10) == pytest.approx(22.5)  # would start at −7: in proportion instead
-    assert line([2, 4], [9.0, 8.0], 10) == 8.0  # a cost that seems to fall
-    assert line([3], [6.0], 10) == pytest.approx(20.0)
-    assert line([1], [6.0], 1) == 6.0
+    assert on_line([2, 4], [5.0, 9.0], 10) == pytest.approx(21.0)  # 1 + 2 x
+    assert on_line([2, 4], [1.0, 9.0], 10) == pytest.approx(22.5)  # would start at −7: in proportion instead
+    assert on_line([2, 4], [9.0, 8.0], 10) == 8.0  # a cost that seems to fall
+    assert on_line([3], [6.0], 10) == pytest.approx(20.0)
+    assert on_line([1], [6.0], 1) == 6.0
 
 
 def test_a_cluster_is_as_fast_as_its_rate_and_the_largest_share():
@@ -250,5 +250,5 @@ def test_a_cluster_is_as_fast_as_its_rate_and_the_largest_share():
 
 
 def test_units():
-    assert [duration(value) for value in (0.5, 150, 9000, 400_000)] == ["0.5 s", "2.5 min", "2.5 h", "4.6 days"]
-    assert [size(value) for value in (10, 2500, 3e6, 4.5e9)] == ["10 bytes", "2.50 kB", "3.00 MB", "4.50 GB"]
+    assert [in_time_unit(value) for value in (0.5, 150, 9000, 400_000)] == ["0.5 s", "2.5 min", "2.5 h", "4.6 days"]
+    assert [in_byte_unit(value) for value in (10, 2500, 3e6, 4.5e9)] == ["10 bytes", "2.50 kB", "3.00 MB", "4.50 GB"]

@@ -27,7 +27,7 @@ from torch import Tensor
 from warpgrad.adaptation.base import Point
 from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.adaptation.trajectory import Stepper, Trajectory
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import refuse_if, require
 from warpgrad.model.learner import Learner
 from warpgrad.rules import Rule
 from warpgrad.tasks.continual import ContinualTask, per_subtask, predictions
@@ -103,8 +103,7 @@ def forgetting_scores(curves: Curves, higher: Collection[str] = ("accuracy",)) -
 
 def summarise(curves: Curves, measure: str, *, higher: bool) -> dict[str, Tensor]:
     """The five scores of each task."""
-    if len(curves.ends) < 2:
-        raise WarpgradError("a task with one sub-task has nothing to forget; give tasks at least two.")
+    require(len(curves.ends) >= 2, "a task with one sub-task has nothing to forget; give tasks at least two.")
     sign = -1.0 if higher else 1.0
     table = curves.scores[measure][:, [curves.steps.index(end) for end in curves.ends]]
     own = table.diagonal(dim1=1, dim2=2)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import grad, jacrev, vmap
 from torch.nn.functional import linear, pad
 
-from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.errors import NonFiniteError, WarpgradError, require
 from warpgrad.model.learner import Learner
 from warpgrad.tensors import Tensors, shapes
 
@@ -149,8 +149,10 @@ def from_vector(vector: Tensor, like: Mapping[str, Tensor]) -> Tensors:
         {'w': tensor([0., 1.]), 'b': tensor([2.])}
     """
     sizes = [tensor.numel() for tensor in like.values()]
-    if vector.shape != (sum(sizes),):
-        raise WarpgradError(f"a flat vector of {sum(sizes)} numbers is needed, not shape {tuple(vector.shape)}.")
+    require(
+        vector.shape == (sum(sizes),),
+        f"a flat vector of {sum(sizes)} numbers is needed, not shape {tuple(vector.shape)}.",
+    )
     parts = zip(like.items(), torch.split(vector, sizes), strict=True)
     return {name: part.reshape(tensor.shape) for (name, tensor), part in parts}
 
@@ -203,8 +205,10 @@ def _linear_warps(learner: Learner) -> dict[str, nn.Linear]:
             f"Ω has no explicit linear form because of '{min(left)}': every warp-layer must be an nn.Linear directly "
             "after an nn.Linear of θ in an nn.Sequential, with a bias only where that layer has one to take it up."
         )
-    if len(list(module.named_parameters(remove_duplicate=False))) > len(list(module.parameters())):
-        raise WarpgradError("Ω has no explicit linear form for a model with tied parameters; untie them.")
+    require(
+        len(list(module.named_parameters(remove_duplicate=False))) <= len(list(module.parameters())),
+        "Ω has no explicit linear form for a model with tied parameters; untie them.",
+    )
     return warps
 
 
@@ -242,8 +246,10 @@ def invert(
         >>> analysis.invert(lambda theta: theta + theta.tanh(), torch.zeros(1, 2), torch.ones(1, 2)).converged
         tensor([True])
     """
-    if gamma.ndim != 2 or gamma.shape != start.shape:
-        raise WarpgradError(f"invert(...) needs γ and start of one shape [n, d], not {shapes((gamma, start))}.")
+    require(
+        gamma.ndim == 2 and gamma.shape == start.shape,
+        f"invert(...) needs γ and start of one shape [n, d], not {shapes((gamma, start))}.",
+    )
     bound = tolerance * torch.finfo(gamma.dtype).eps * (1 + gamma.norm(dim=1))
 
     def gap(theta: Tensor, target: Tensor) -> Tensor:

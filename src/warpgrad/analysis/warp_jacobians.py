@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from warpgrad.adaptation.base import Adaptation
 from warpgrad.adaptation.trajectory import Trajectory
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import WarpgradError, refuse_if, require
 from warpgrad.keys import isolated_rng
 from warpgrad.model.learner import Learner
 from warpgrad.rules.base import Rule
@@ -147,12 +147,10 @@ def _recorded(learner: Learner, names: Collection[str] | None) -> Iterator[Tenso
     found: Tensors = {}
     with ExitStack() as stack:
         for probe in probes:
-            if probe.name not in layers:
-                raise WarpgradError(f"'{probe.name}' is no warp-layer of the model; it has {', '.join(layers)}.")
+            require(probe.name in layers, f"'{probe.name}' is no warp-layer of the model; it has {', '.join(layers)}.")
             stack.callback(layers[probe.name].register_forward_pre_hook(probe.enter).remove)
             stack.callback(layers[probe.name].register_forward_hook(probe.leave).remove)
         yield found
     for probe in probes:
-        if not probe.jacobians:
-            raise WarpgradError(f"warp-layer '{probe.name}' was not called with gradients: nothing to differentiate.")
+        require(probe.jacobians, f"warp-layer '{probe.name}' was not called with gradients: nothing to differentiate.")
         found[probe.name] = torch.cat(probe.jacobians)

@@ -16,7 +16,7 @@ from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.algorithms.method import MetaUpdate, Method
 from warpgrad.algorithms.ranks import ALONE, Ranks, all_reduce
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import refuse_if, require
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Batch, Task
 from warpgrad.tensors import Accumulator, Tensors
@@ -124,8 +124,9 @@ class JointTraining(Algorithm):
         trace = Trace()
         learner = method.learner
         heads = [task.head for task in tasks if isinstance(task, HeadedTask)]
-        if len(heads) < len(tasks):
-            raise WarpgradError("JointTraining takes tasks with a head each: wrap them in HeadedTask(task, head).")
+        require(
+            len(heads) >= len(tasks), "JointTraining takes tasks with a head each: wrap them in HeadedTask(task, head)."
+        )
         places = range(len(tasks))
         together = [places] if self.averaged else [places[place : place + 1] for place in places]
         mine = places[ranks.share(len(tasks))]

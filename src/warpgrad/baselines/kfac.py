@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from warpgrad.adaptation.base import Adaptation, Inner, Point, Transition
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import WarpgradError, refuse_if, require
 from warpgrad.keys import generator
 from warpgrad.model.learner import Learner
 from warpgrad.rules import SGD
@@ -152,8 +152,7 @@ class KFACAdaptation(Adaptation):
 def _inverse(name: str, factor: Tensor, damping: float) -> Tensor:
     damped = factor + damping * torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
     triangle, failed = torch.linalg.cholesky_ex(damped)
-    if failed:
-        raise WarpgradError(f"a factor of layer '{name}' cannot be inverted: raise KFAC's damping.")
+    require(not failed, f"a factor of layer '{name}' cannot be inverted: raise KFAC's damping.")
     return torch.cholesky_inverse(triangle)
 
 
@@ -183,8 +182,7 @@ def factored_layers(learner: Learner) -> dict[str, Layer]:
                 f"KFAC cannot precondition '{name}': it takes ungrouped convolutions with padding=<int>."
             )
         found[name] = module
-    if not found:
-        raise WarpgradError("KFAC found no linear layer or convolution among the task parameters.")
+    require(found, "KFAC found no linear layer or convolution among the task parameters.")
     return found
 
 
@@ -196,8 +194,7 @@ def watched(learner: Learner, layers: Mapping[str, Layer]) -> Iterator[Seen]:
     def watch(name: str) -> Any:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             del module
-            if name in seen.inputs:
-                raise WarpgradError(f"KFAC cannot precondition '{name}': the model calls it more than once.")
+            require(name not in seen.inputs, f"KFAC cannot precondition '{name}': the model calls it more than once.")
             seen.inputs[name] = inputs[0].detach()
             seen.outputs[name] = output
 

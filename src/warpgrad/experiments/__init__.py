@@ -10,7 +10,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.experiments.base import Config, Declaration, Execution, Experiment, Group, Row, Table
 
 T = TypeVar("T")
@@ -70,8 +70,7 @@ def find_table(name: str) -> Table:
 
 
 def _find(name: str, known: Mapping[str, T], what: str = "experiment") -> T:
-    if name not in known:
-        raise WarpgradError(f"there is no {what} '{name}'; choose one of {', '.join(known)}.")
+    require(name in known, f"there is no {what} '{name}'; choose one of {', '.join(known)}.")
     return known[name]
 
 

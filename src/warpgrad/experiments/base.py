@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_type_hints
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.search_space import Spaces
 
 if TYPE_CHECKING:  # settings are read without Jinja2
@@ -75,8 +75,10 @@ def require_bounds(config: Config) -> None:
 def require_users(config: Config, preset: Config, users_of: Mapping[str, Sequence[str]]) -> None:
     """Refuse a setting other than the preset's that means nothing to the method; `users_of` names whose it is."""
     for name, users in users_of.items():
-        if getattr(config, name) != getattr(preset, name) and config.method not in users:
-            raise WarpgradError(f"{config.method} has no {name}; leave it to {' and '.join(users)}.")
+        require(
+            getattr(config, name) == getattr(preset, name) or config.method in users,
+            f"{config.method} has no {name}; leave it to {' and '.join(users)}.",
+        )
 
 
 @dataclass(frozen=True)
@@ -177,8 +179,7 @@ class Declaration(Generic[C]):
 
     def preset(self, name: str) -> C:
         """The settings that a preset stands for."""
-        if name not in self.presets:
-            raise WarpgradError(f"{self.name} has no preset '{name}'; choose one of {', '.join(self.presets)}.")
+        require(name in self.presets, f"{self.name} has no preset '{name}'; choose one of {', '.join(self.presets)}.")
         return self.presets[name]
 
 
@@ -208,10 +209,10 @@ class Experiment(Declaration[C], ABC):
 
     def check(self, config: C) -> C:
         """Refuse settings that cannot be run, by name: an unknown method, and what is out of its field's bounds."""
-        if config.method not in self.methods:
-            raise WarpgradError(
-                f"{self.name} has no method '{config.method}'; choose one of {', '.join(self.methods)}."
-            )
+        require(
+            config.method in self.methods,
+            f"{self.name} has no method '{config.method}'; choose one of {', '.join(self.methods)}.",
+        )
         require_bounds(config)
         return config
 

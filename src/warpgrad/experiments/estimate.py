@@ -23,7 +23,7 @@ from typing import Any
 
 from warpgrad.adaptation.traced import traced_at_once
 from warpgrad.algorithms.replay import ReplayBuffer
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import C, Config, Execution, Experiment
 from warpgrad.training.resources import Flops, peak_bytes
 
@@ -75,8 +75,7 @@ def fields_of(experiment: Experiment[Any], config: Config) -> Fields:
     if config.method == "maml" and hasattr(config, "maml_steps"):
         fields = dataclasses.replace(fields, steps="maml_steps")
     for name in filter(None, (fields.steps, fields.tasks, *fields.validations)):
-        if not hasattr(config, name):
-            raise WarpgradError(f"{experiment.name} cannot be estimated: it has no setting '{name}'.")
+        require(hasattr(config, name), f"{experiment.name} cannot be estimated: it has no setting '{name}'.")
     return fields
 
 
@@ -211,18 +210,19 @@ class CostEstimate:
 
     def cluster_seconds(self, rate: float, ranks: int = 1) -> float:
         """At `rate` FLOPs per second and rank; ranks share the tasks of a meta-step."""
-        if not rate > 0 or ranks < 1:
-            raise WarpgradError(f"flops={rate:g}, ranks={ranks}: a rate above 0 and at least 1 rank are needed.")
+        require(
+            rate > 0 and ranks >= 1, f"flops={rate:g}, ranks={ranks}: a rate above 0 and at least 1 rank are needed."
+        )
         share = math.ceil(self.tasks / ranks) / self.tasks
         return self.meta_steps * self.flops_per_meta_step * share / rate
 
     def lines(self, rate: float | None = None, ranks: int = 1) -> list[str]:
         where = "disk" if self.buffer_on_disk else "memory"
         lines = [
-            f"meta-steps            {self.meta_steps} × {duration(self.seconds_per_meta_step)}",
-            f"meta-training         {duration(self.seconds)} on this machine, as busy as it is now",
-            f"peak memory           {size(self.peak_bytes)}",
-            f"replay buffer         {self.buffer_entries} points, {size(self.buffer_bytes)} in {where}"
+            f"meta-steps            {self.meta_steps} × {in_time_unit(self.seconds_per_meta_step)}",
+            f"meta-training         {in_time_unit(self.seconds)} on this machine, as busy as it is now",
+            f"peak memory           {in_byte_unit(self.peak_bytes)}",
+            f"replay buffer         {self.buffer_entries} points, {in_byte_unit(self.buffer_bytes)} in {where}"
             if self.buffer_entries
             else "replay buffer         none",
             f"products              {self.flops_per_meta_step:.3g} FLOPs per meta-step, "
@@ -230,7 +230,7 @@ class CostEstimate:
         ]
         if rate is not None:
             lines.append(
-                f"at {rate:.3g} FLOPs/s      {duration(self.cluster_seconds(rate, ranks))} on {ranks} rank(s)"
+                f"at {rate:.3g} FLOPs/s      {in_time_unit(self.cluster_seconds(rate, ranks))} on {ranks} rank(s)"
                 + (", at least: with η = 1 ranks share adaptation only" if self.serial and ranks > 1 else "")
             )
         return lines
@@ -290,7 +290,7 @@ def _extrapolated(
 
     def at(name: str) -> float:
         """A quantity at the K asked for, from the line through the samples."""
-        return line([sample.steps for sample in samples], [getattr(sample, name) for sample in samples], steps)
+        return on_line([sample.steps for sample in samples], [getattr(sample, name) for sample in samples], steps)
 
     per_step = at("seconds") / share
     every = getattr(config, "validate_every", 0)
@@ -307,7 +307,7 @@ def _extrapolated(
     on_disk = total > last.memory_budget > 0
     held = [sample.peak - sample.buffer for sample in samples]
     grows = held[-1] > held[0] * (1 + GROWTH)
-    peak = line([sample.steps for sample in samples], held, steps) if grows else held[-1]
+    peak = on_line([sample.steps for sample in samples], held, steps) if grows else held[-1]
     return CostEstimate(
         meta_steps=config.meta_steps,
         tasks=tasks,
@@ -322,7 +322,7 @@ def _extrapolated(
     )
 
 
-def line(xs: list[int], ys: list[float] | list[int], x: float) -> float:
+def on_line(xs: list[int], ys: list[float] | list[int], x: float) -> float:
     """The line through the first and the last point; through 0 where it would start below, level where it would fall.
 
     No cost falls as steps are added: where it seems to, the clock was disturbed.
@@ -336,7 +336,7 @@ def line(xs: list[int], ys: list[float] | list[int], x: float) -> float:
     return ys[-1] * x / xs[-1] if start < 0 else start + slope * x
 
 
-def duration(seconds: float) -> str:
+def in_time_unit(seconds: float) -> str:
     """Seconds in the unit a person would use."""
     for unit, length in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * length:
@@ -344,7 +344,7 @@ def duration(seconds: float) -> str:
     return f"{seconds:.2g} s"
 
 
-def size(count: float) -> str:
+def in_byte_unit(count: float) -> str:
     """Bytes in the unit a person would use."""
     for unit, length in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= length:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from warpgrad.algorithms import Algorithm
 from warpgrad.algorithms.meta_optimiser import OptimiserFactory, ScheduleFactory
 from warpgrad.algorithms.method import Method, ParameterGroup
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.keys import fold
 from warpgrad.layers import identity_, keep_variance_
 from warpgrad.layers.variance import root_mean_square
@@ -111,6 +111,5 @@ def _passed(network: nn.Module, inputs: Tensor) -> Iterator[tuple[nn.Module, Ten
 def side_of(shape: Shape) -> int:
     """The side of square images."""
     _, height, width = shape
-    if height != width:
-        raise WarpgradError(f"images are {height}×{width}; the network takes square ones.")
+    require(height == width, f"images are {height}×{width}; the network takes square ones.")
     return height

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.data.prepared import DRAWN
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import Diverged, Group, Results, Table
 from warpgrad.io import write_bytes
 from warpgrad.report.runs import Run
@@ -93,11 +93,11 @@ def write_record(path: Path, table: Table, preset: str, results: Results) -> Non
                 }
             )
     before, now = _data(read_record(path).entries if path.exists() else []), _data(rows)
-    if before - {DRAWN} and not before - {DRAWN} <= now:
-        raise WarpgradError(
-            f"{path} is a record of {' and '.join(sorted(before))}, and these runs are on "
-            f"{' and '.join(sorted(now)) or 'no data set'}: name another file."
-        )
+    require(
+        not before - {DRAWN} or before - {DRAWN} <= now,
+        f"{path} is a record of {' and '.join(sorted(before))}, and these runs are on "
+        f"{' and '.join(sorted(now)) or 'no data set'}: name another file.",
+    )
     head = {
         "format": FORMAT,
         "table": table.name,
@@ -121,8 +121,7 @@ def read_record(path: Path) -> Record:
         raise WarpgradError(f"there is no record {path}; write it with 'warpgrad reproduce TABLE --record'.") from None
     except (OSError, ValueError) as error:
         raise WarpgradError(f"{path} cannot be read as a record ({error}); restore it or name another.") from error
-    if not _is_record(content):
-        raise WarpgradError(f"{path} is not a record of `warpgrad reproduce`; restore it or name another.")
+    require(_is_record(content), f"{path} is not a record of `warpgrad reproduce`; restore it or name another.")
     diverged = [Diverged(**trial) for trial in content.get("diverged", [])]
     return Record(content["table"], content["title"], content["preset"], content["papers"], content["runs"], diverged)
 
@@ -131,11 +130,11 @@ def check_commit(commit: str | None, whose: str) -> None:
     """Refuse what was made from source that no commit holds."""
     if commit is None:
         raise WarpgradError(f"{whose} has no commit: work in a checkout of the project, or leave out --record.")
-    if not commit.isalnum():
-        raise WarpgradError(
-            f"{whose} was made from a source tree with changes ({commit[:12]}): commit them and run it again with "
-            "--fresh, or leave out --record."
-        )
+    require(
+        commit.isalnum(),
+        f"{whose} was made from a source tree with changes ({commit[:12]}): commit them and run it again with "
+        "--fresh, or leave out --record.",
+    )
 
 
 def packed_series(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

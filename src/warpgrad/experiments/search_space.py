@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 
 Option = bool | int | float | str | tuple[int | float | str, ...] | None
 """A value that can be chosen; of a setting that is a list, the whole list."""
@@ -24,12 +24,9 @@ class _Range(Generic[Number]):
 
     def __post_init__(self) -> None:
         ends = f"the range {self.low:g} to {self.high:g}"
-        if not (math.isfinite(self.low) and math.isfinite(self.high)):
-            raise WarpgradError(f"{ends} must have finite ends.")
-        if not self.low < self.high:
-            raise WarpgradError(f"{ends} is empty: low must be less than high.")
-        if self.log and self.low <= 0:
-            raise WarpgradError(f"{ends} cannot be logarithmic: low must be greater than 0.")
+        require(math.isfinite(self.low) and math.isfinite(self.high), f"{ends} must have finite ends.")
+        require(self.low < self.high, f"{ends} is empty: low must be less than high.")
+        require(not self.log or self.low > 0, f"{ends} cannot be logarithmic: low must be greater than 0.")
 
     @property
     def extremes(self) -> tuple[Option, ...]:
@@ -54,8 +51,10 @@ class Choices:
     def __post_init__(self) -> None:
         # True and 1 are equal in Python, but not the same choice.
         distinct = {(type(value), value) for value in self.choices}
-        if len(self.choices) < 2 or len(distinct) < len(self.choices):
-            raise WarpgradError(f"choices {list(self.choices)}: give at least two values, each once.")
+        require(
+            len(self.choices) == len(distinct) >= 2,
+            f"choices {list(self.choices)}: give at least two values, each once.",
+        )
 
     @property
     def extremes(self) -> tuple[Option, ...]:

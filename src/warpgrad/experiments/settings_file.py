@@ -8,7 +8,7 @@ import typing
 from pathlib import Path
 from typing import Any, Literal
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import Config, Declaration
 
 _KINDS: dict[Any, str] = {
@@ -25,8 +25,7 @@ def read_settings(path: Path, experiment: Declaration[Any]) -> dict[str, Any]:
     values = read_named(path)
     values.pop("format", None)
     of = values.pop("experiment", experiment.name)
-    if of != experiment.name:
-        raise WarpgradError(f"{path} holds settings of {of}, not of {experiment.name}.")
+    require(of == experiment.name, f"{path} holds settings of {of}, not of {experiment.name}.")
     kinds = setting_kinds(experiment)
     for name in values:
         check_known(name, kinds, experiment, path)
@@ -39,8 +38,7 @@ def read_settings(path: Path, experiment: Declaration[Any]) -> dict[str, Any]:
 
 def read_named(path: Path) -> dict[str, Any]:
     """A JSON object."""
-    if not path.is_file():
-        raise WarpgradError(f"{path} is not a file; name a JSON file.")
+    require(path.is_file(), f"{path} is not a file; name a JSON file.")
     try:
         values = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -57,11 +55,11 @@ def setting_kinds(experiment: Declaration[Any]) -> dict[str, Any]:
 
 
 def check_known(name: str, kinds: dict[str, Any], experiment: Declaration[Any], path: Path) -> None:
-    if name not in kinds:
-        raise WarpgradError(
-            f"{path} sets '{name}', which {experiment.name} does not have; "
-            f"'warpgrad run {experiment.name} --help' lists its settings."
-        )
+    require(
+        name in kinds,
+        f"{path} sets '{name}', which {experiment.name} does not have; "
+        f"'warpgrad run {experiment.name} --help' lists its settings.",
+    )
 
 
 def fitted(value: Any, kind: Any) -> Any:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.adaptation.trajectory import Start, ThetaGradient
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import refuse_if, require
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.keys import generator
 from warpgrad.model.learner import Learner
@@ -32,8 +32,10 @@ class GaussianPrior(Initialiser):
     def __init__(self, objective: Initialiser, *, std: float = 0.01) -> None:
         super().__init__()
         refuse_if(not std > 0, f"GaussianPrior(std={std}): the standard deviation must be greater than 0.")
-        if objective.meta or isinstance(objective, GaussianPrior):
-            raise WarpgradError("GaussianPrior(...) takes a plain initialiser such as Reptile() or Leap().")
+        require(
+            not objective.meta and not isinstance(objective, GaussianPrior),
+            "GaussianPrior(...) takes a plain initialiser such as Reptile() or Leap().",
+        )
         self.objective, self.std = objective, std
         self.needs_next_loss = objective.needs_next_loss
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.layers.identity import identity_
 from warpgrad.layers.warps import convolutional_warp, feed_forward_warp
 from warpgrad.model.partition import Adaptable, Selector, Warp, is_warp, unmark
@@ -195,8 +195,7 @@ def _selected(model: nn.Module, after: Selector | None) -> list[_Slot]:
         patterns = [after] if isinstance(after, str) else list(after)
         names = {name for pattern in patterns for name in _outermost(slots, pattern)}
         chosen = [slot for slot in slots if slot.name in names]
-    if not chosen:
-        raise WarpgradError(f"no module of the {type(model).__name__} was selected: nothing would be added.")
+    require(chosen, f"no module of the {type(model).__name__} was selected: nothing would be added.")
     for slot in chosen:
         if isinstance(slot.module, _NO_TENSOR):
             raise WarpgradError(

@@ -7,7 +7,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.layers.identity import identity_
 from warpgrad.layers.warps import FiLM
 from warpgrad.model.partition import Warp
@@ -87,8 +87,7 @@ def _transformed_block(name: str, block: nn.Sequential, masks: bool) -> nn.Seque
             parts["transform"] = Warp(identity_(nn.Conv2d(module.out_channels, module.out_channels, 1, bias=False)))
             if masks:
                 parts[MASK] = MaskNoise(module.out_channels)
-    if "transform" not in parts:
-        raise WarpgradError(f"t_net(...): '{name}' has no convolution to put a T after; give a plain conv net.")
+    require("transform" in parts, f"t_net(...): '{name}' has no convolution to put a T after; give a plain conv net.")
     return nn.Sequential(parts)
 
 

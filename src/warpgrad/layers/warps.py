@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import refuse_if, require
 from warpgrad.model.partition import Warp
 
 
@@ -107,8 +107,7 @@ def _modulate(h: Tensor, scale: Tensor, shift: Tensor | None, dim: int) -> Tenso
 
 def _check(layer: nn.Module, **sizes: int) -> None:
     for name, size in sizes.items():
-        if size < 1:
-            raise WarpgradError(f"{type(layer).__name__}({name}={size}): {name} must be at least 1.")
+        require(size >= 1, f"{type(layer).__name__}({name}={size}): {name} must be at least 1.")
 
 
 MakeModule = Callable[[], nn.Module]

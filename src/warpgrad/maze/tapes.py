@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.layers.recurrent import WarpHyperCell
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ class Tape(ABC):
 
     def step(self, x: Tensor) -> Tensor:
         """One time step: x_t in, h_t out, without a graph."""
-        if self.taken == len(self.hidden):
-            raise WarpgradError(f"this tape is for {self.taken} steps; make a longer one.")
+        require(self.taken < len(self.hidden), f"this tape is for {self.taken} steps; make a longer one.")
         self.taken += 1
         return self.take(self.taken - 1, x)
 
@@ -55,8 +54,10 @@ class Tape(ABC):
 
     def joined(self) -> Tensor:
         """The hidden states as a function of the weights, once all steps are taken."""
-        if self.taken < len(self.hidden):
-            raise WarpgradError(f"{self.taken} of this tape's {len(self.hidden)} steps are taken; take them all first.")
+        require(
+            self.taken == len(self.hidden),
+            f"{self.taken} of this tape's {len(self.hidden)} steps are taken; take them all first.",
+        )
         result: Tensor = _Joined.apply(self, *self.weights)  # type: ignore[no-untyped-call]
         return result
 
@@ -74,8 +75,10 @@ class _Joined(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise WarpgradError("a taped roll-out cannot be differentiated twice; use MazeRollOut(taped=False).")
+        require(
+            not torch.is_grad_enabled(),
+            "a taped roll-out cannot be differentiated twice; use MazeRollOut(taped=False).",
+        )
         _ = ctx.saved_tensors
         return (None, *ctx.tape.gradients(gradient))
 

@@ -8,21 +8,22 @@ letter by letter.
 from __future__ import annotations
 
 import base64
+import io
 import json
 import re
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
+from PIL import Image
 
-from warpgrad.errors import WarpgradError, printable_lines
+from warpgrad.errors import WarpgradError, printable_lines, require
 from warpgrad.statistics.formatting import number
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-_CSS_DOTS_PER_METRE = 96 / 0.0254
+_CSS_DOTS_PER_INCH = 96
 
 
 @dataclass(frozen=True)
@@ -160,9 +161,8 @@ class Figure(Block):
     caption: str = ""
 
     def __post_init__(self) -> None:
-        if not self.alt.strip():
-            raise WarpgradError("a figure needs alt=..., a sentence that says what it shows.")
-        image_type(self.image)
+        require(self.alt.strip(), "a figure needs alt=..., a sentence that says what it shows.")
+        _ = self.size  # reading it refuses what is no image
 
     @property
     def source(self) -> str:
@@ -237,18 +237,13 @@ def _png_size(image: bytes) -> tuple[int, int]:
 
     So a figure saved at twice the resolution is shown at its own size, and sharp.
     """
-    pixels = struct.unpack(">II", image[16:24])
-    place, scale = 8, 1.0
-    while place + 8 <= len(image):
-        length, kind = struct.unpack(">I4s", image[place : place + 8])
-        if kind == b"IDAT" or place + 12 + length > len(image):
-            break
-        if kind == b"pHYs" and length == 9:
-            across, _, metres = struct.unpack(">IIB", image[place + 8 : place + 17])
-            if metres == 1 and across > 0:
-                scale = _CSS_DOTS_PER_METRE / across
-        place += length + 12
-    return max(1, round(pixels[0] * scale)), max(1, round(pixels[1] * scale))
+    try:
+        with Image.open(io.BytesIO(image), formats=["PNG"]) as opened:
+            (width, height), (across, _) = opened.size, opened.info.get("dpi", (_CSS_DOTS_PER_INCH,) * 2)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise WarpgradError(f"a figure is no readable PNG ({error}); save it anew.") from error
+    scale = _CSS_DOTS_PER_INCH / across if across > 0 else 1.0
+    return max(1, round(width * scale)), max(1, round(height * scale))
 
 
 _ENVIRONMENT = Environment(

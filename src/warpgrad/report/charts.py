@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.report.blocks import Figure
 from warpgrad.report.figures import appearances, canvas, house_style, save
 from warpgrad.statistics.estimates import SEEDS_FOR_A_CLAIM
@@ -169,11 +169,9 @@ def curves(
 
     `alt` says in words what is shown; where it is left out, what is drawn against what.
     """
-    if not series:
-        raise WarpgradError("a figure of curves needs at least one series.")
+    require(series, "a figure of curves needs at least one series.")
     names = [one.name for one in series]
-    if len(set(names)) < len(names):
-        raise WarpgradError(f"two curves of a figure share a name: {', '.join(names)}; name each once.")
+    require(len(set(names)) == len(names), f"two curves of a figure share a name: {', '.join(names)}; name each once.")
     _positive(series, log_x, log_y)
     looks = appearances(names + [line.method for line in references if line.method is not None])
     # About 0.07 inches a letter and half an inch for the line beside it; more rows of names make the figure higher.
@@ -307,8 +305,9 @@ def _plain(text: str) -> str:
 
 def _samples(name: str, samples: ArrayLike) -> NDArray[np.float64]:
     values = np.asarray(samples, dtype=np.float64)
-    if values.ndim != 2 or not values.size:
-        raise WarpgradError(f"series '{name}' needs samples [runs, points], not shape {values.shape}.")
+    require(
+        values.ndim == 2 and values.size, f"series '{name}' needs samples [runs, points], not shape {values.shape}."
+    )
     return values
 
 
@@ -316,7 +315,7 @@ def _positive(series: Sequence[Series], log_x: bool, log_y: bool) -> None:
     """A logarithmic axis has no place for zero; bands are clipped at the axis, lines must not be."""
     for one in series:
         for axis, wanted, values in (("x", log_x, one.x), ("y", log_y, one.centre)):
-            if wanted and bool((values <= 0).any()):
-                raise WarpgradError(
-                    f"series '{one.name}' has {axis} values that are not positive; draw that axis linearly."
-                )
+            require(
+                not (wanted and (values <= 0).any()),
+                f"series '{one.name}' has {axis} values that are not positive; draw that axis linearly.",
+            )

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.report.blocks import (
     Block,
     Collapsible,
@@ -33,8 +33,7 @@ from warpgrad.statistics.formatting import count, duration, shared_digits
 
 def run_page(runs: Sequence[Run]) -> Page:
     """One page for these runs, grouped by experiment and preset."""
-    if not runs:
-        raise WarpgradError("a report needs at least one run directory.")
+    require(runs, "a report needs at least one run directory.")
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(run.title, []).append(run)

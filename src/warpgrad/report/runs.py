@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.io import DamagedError, read_bytes, reason, unsealed
 
 _REQUIRED = ("experiment", "method", "preset", "seed")
@@ -72,19 +72,19 @@ class Run:
 
 def load_run(path: Path) -> Run:
     """Read a run directory. A last line of `metrics.jsonl` that was cut off is left out, and said in `notes`."""
-    if not path.is_dir():
-        raise WarpgradError(f"{path} is not a run directory; give the folder that `warpgrad run` wrote.")
+    require(path.is_dir(), f"{path} is not a run directory; give the folder that `warpgrad run` wrote.")
     config = _object(path / "config.json", "it holds the run's settings; start the run again with --fresh")
     summary = _object(
         path / "summary.json", "the run is not finished; give its command again and it goes on where it stopped"
     )
     missing = [name for name in _REQUIRED if name not in summary]
-    if missing:
-        raise WarpgradError(
-            f"{path / 'summary.json'} does not say {', '.join(missing)}; start the run again with --fresh."
-        )
-    if not isinstance(summary.get("metrics", {}), dict):
-        raise WarpgradError(f"{path / 'summary.json'} has metrics that are not named numbers; mend it by hand.")
+    require(
+        not missing, f"{path / 'summary.json'} does not say {', '.join(missing)}; start the run again with --fresh."
+    )
+    require(
+        isinstance(summary.get("metrics", {}), dict),
+        f"{path / 'summary.json'} has metrics that are not named numbers; mend it by hand.",
+    )
     metrics, notes = _metrics(path / "metrics.jsonl")
     steps = summary.get("steps")
     if isinstance(steps, int) and len(metrics) > steps:

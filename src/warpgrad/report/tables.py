@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.report.blocks import Block
 from warpgrad.statistics.estimates import SEEDS_FOR_A_CLAIM, Difference, Estimate
 from warpgrad.statistics.formatting import between, number
@@ -95,11 +95,10 @@ class Table(Block):
 
     def __post_init__(self) -> None:
         for row in self.rows:
-            if len(row) != len(self.columns):
-                raise WarpgradError(
-                    f"a row of table '{self.caption}' has {len(row)} cells for {len(self.columns)} columns: "
-                    f"{list(row)!r}."
-                )
+            require(
+                len(row) == len(self.columns),
+                f"a row of table '{self.caption}' has {len(row)} cells for {len(self.columns)} columns: {list(row)!r}.",
+            )
 
     @property
     def named_columns(self) -> list[Column]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import WarpgradError, refuse_if, require
 from warpgrad.rules.base import Learned, Rule, descend, part, safe_sqrt
 from warpgrad.tensors import Tensors
 
@@ -143,8 +143,7 @@ class Clip(Rule):
 
     def __init__(self, rule: Rule, *, norm: float | None = None, value: float | None = None) -> None:
         super().__init__()
-        if (norm is None) == (value is None):
-            raise WarpgradError("Clip(...) takes exactly one of norm= and value=.")
+        require((norm is None) != (value is None), "Clip(...) takes exactly one of norm= and value=.")
         bound = norm if norm is not None else value
         if bound is None or not bound > 0:
             raise WarpgradError(f"Clip(...): the bound must be greater than 0, not {bound}.")

@@ -92,10 +92,7 @@ def _from_array(values: Any, name: str) -> PaddedScores:
     require(
         array.ndim in (2, 3) and 0 not in array.shape, f"{name} has shape {array.shape}; {_SHAPE}, none of them empty."
     )
-    padded = array.reshape(*array.shape[:2], -1)
-    seeds, tasks, starts = padded.shape
-    names = tuple(tuple(range(tasks)) for _ in range(seeds))
-    return PaddedScores(padded, np.full(seeds, tasks), np.full((seeds, tasks), starts), tuple(range(seeds)), names)
+    return _from_nest({seed: dict(enumerate(tasks)) for seed, tasks in enumerate(array)}, name)
 
 
 def _from_nest(nest: Mapping[Hashable, Any], name: str) -> PaddedScores:

@@ -36,7 +36,7 @@ from warpgrad.report.blocks import Block
 from warpgrad.report.figures import PALETTE
 from warpgrad.report.tables import Cell
 from warpgrad.statistics.formatting import count, number
-from warpgrad.sweep.results import Sweep, SweepPaths, shown, state_of, summary, trial_name
+from warpgrad.sweep.results import Sweep, SweepPaths, state_of, summary, trial_name, value_text
 from warpgrad.sweep.space import described, sentence
 
 LONG_LABEL = 12
@@ -69,7 +69,7 @@ def _headline(sweep: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths) -
     tiles = [
         Tile(f"Best {sweep.metric}", number(best.value), f"{trial_name(best.number)}, validation split"),
         Tile("Trials", str(len(trials)), summary(trials)),
-        *(Tile(name, shown(sweep.chosen(best)[name]), sentence(space)) for name, space in sweep.space.items()),
+        *(Tile(name, value_text(sweep.chosen(best)[name]), sentence(space)) for name, space in sweep.space.items()),
     ]
     caution = Note(
         "The best of many trials looks better on the validation split than it is, and the more so the more there "
@@ -90,7 +90,7 @@ def _table(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Section:
         [
             trial_name(trial.number),
             Value(trial.value),
-            *map(shown, sweep.chosen(trial).values()),
+            *map(value_text, sweep.chosen(trial).values()),
             f"{trial.user_attrs['seconds']:.0f} s",
         ]
         for trial in sweep.ranked(trials)
@@ -105,7 +105,7 @@ def _table(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Section:
             trial_name(trial.number),
             state_of(trial),
             # A trial that another process has just begun may not have its values yet.
-            *(shown(sweep.chosen(trial).get(name, "–")) for name in sweep.space),
+            *(value_text(sweep.chosen(trial).get(name, "–")) for name in sweep.space),
             trial.user_attrs.get("error", ""),
         ]
         for trial in trials
@@ -135,7 +135,7 @@ def _scatter(sweep: Sweep, trials: Sequence[FrozenTrial], name: str, space: Spac
             height, to_axis = [0.02] * len(at), axes.get_xaxis_transform()
             axes.plot(at, height, marker, color=PALETTE[7], markersize=6, linestyle="none", transform=to_axis)
         if isinstance(space, Choices):
-            labels = [shown(value) for value in space.choices]
+            labels = [value_text(value) for value in space.choices]
             axes.set_xticks(range(len(labels)), labels)
             if max(map(len, labels)) > LONG_LABEL:
                 axes.tick_params(axis="x", labelrotation=15)

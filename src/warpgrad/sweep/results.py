@@ -105,13 +105,13 @@ def lines(sweep: Sweep, trials: Sequence[FrozenTrial], count: int = 10) -> tuple
     """The best trials as a table for the terminal."""
     header = ["trial", f"{sweep.metric} (validation)", *sweep.space]
     rows = [
-        [trial_name(trial.number), f"{trial.value:.4g}", *map(shown, sweep.chosen(trial).values())]
+        [trial_name(trial.number), f"{trial.value:.4g}", *map(value_text, sweep.chosen(trial).values())]
         for trial in sweep.ranked(trials)[:count]
     ]
     return header, rows
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -16,7 +16,7 @@ from warpgrad.experiments.maze.config import MazeConfig
 from warpgrad.experiments.maze.evaluation import evaluated, search_times
 from warpgrad.experiments.maze.experiment import MazeNavigation, build
 from warpgrad.experiments.maze.page import PAPER, film_strip, return_curves
-from warpgrad.experiments.maze.results import baseline_of, baseline_then, learning_curves, over_baseline
+from warpgrad.experiments.maze.results import baseline_of, baseline_then, over_baseline, validation_returns
 from warpgrad.maze import AGENTS, WARPED, Maze
 from warpgrad.report.runs import load_run
 from warpgrad.tasks.reinforcement import EpisodeFamily, episode_seeds
@@ -76,7 +76,7 @@ def test_the_paper_preset_is_the_papers():
                  if getattr(small, field.name) != getattr(config, field.name)}  # fmt: skip
     assert differing == {"preset", "meta_steps"}
     assert small.meta_steps == 20_000
-    table = MazeNavigation.tables[0]
+    table = MazeNavigation().tables[0]
     assert list(dict.fromkeys(row.settings["method"] for row in table.rows)) == list(AGENTS)
     assert table.seeds == 10
     assert PAPER == ((60_000, 160.0, "Warp-RNN"), (100_000, 125.0, "best baseline"), (200_000, 150.0, "best baseline"))
@@ -265,7 +265,7 @@ def test_the_small_table_has_the_seeds_and_the_horizons_of_its_time():
 
 
 def test_curves_are_over_validation_episodes(groups):
-    updates, values = learning_curves(groups[0])
+    updates, values = validation_returns(groups[0])
     assert updates.tolist() == [2.0, 4.0]
     rows = metrics(groups[0].runs[1].path)
     assert values[1].tolist() == [row["validation/return"] for row in rows if "validation/return" in row]

@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from warpgrad.data.drawn.glyphs import Glyph, Random, Style, draw_character, draw_style, sized
+from warpgrad.data.drawn.glyphs import Glyph, Random, Style, draw_character, draw_style, proportioned
 from warpgrad.data.drawn.writers import draw_glyph, draw_model, draw_writers
 from warpgrad.data.store import Images, ImageStore
 from warpgrad.data.writing import ClassImages, check_vacant, write
 from warpgrad.errors import require
 
-Integers = npt.NDArray[np.int64]
+Levels = npt.NDArray[np.int64]
 
 _TRIES = 40
 """After so many refused characters an alphabet takes what comes: its style has no more to give."""
@@ -92,13 +92,13 @@ def _classes(
 def _alphabet(place: tuple[str, int, int], style: Style, number: int) -> Iterator[Glyph]:
     """Characters that are neither blots nor specks and can be told from one another, even turned by a right angle."""
     glyphs: list[Glyph] = []
-    known: list[Integers] = []
+    known: list[Levels] = []
     for index in range(number):
         for attempt in count():
             glyph = draw_character(Random(*place, "character", index, attempt), style, glyphs)
             if not glyph:
                 continue
-            page = sized(glyph, style)
+            page = proportioned(glyph, style)
             model = draw_model(page, _MODEL)
             outline = _outline(model)
             if attempt >= _TRIES or (_legible(model) and not any(_alike(outline, old) for old in known)):
@@ -120,7 +120,7 @@ def _legible(model: Images) -> bool:
     return _LEAST_INK * page < 1000 * ink < _MOST_INK * page and 50 * ink < 36 * outline
 
 
-def _outline(model: Images) -> Integers:
+def _outline(model: Images) -> Levels:
     """The model blurred, so that what is compared is where strokes run and not single pixels."""
     half = model.astype(np.int64).reshape(_MODEL // 2, 2, _MODEL // 2, 2).sum(axis=(1, 3))
     padded = np.pad(half, 1)
@@ -128,7 +128,7 @@ def _outline(model: Images) -> Integers:
     return np.asarray(rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:])
 
 
-def _alike(first: Integers, second: Integers) -> bool:
+def _alike(first: Levels, second: Levels) -> bool:
     difference = first - second
     smaller = min(int((first * first).sum()), int((second * second).sum()))
     return 100 * int((difference * difference).sum()) < 6 * smaller

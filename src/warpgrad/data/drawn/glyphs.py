@@ -290,7 +290,7 @@ def draw_character(random: Random, style: Style, others: list[Glyph]) -> Glyph:
     return glyph
 
 
-def sized(glyph: Glyph, style: Style) -> Glyph:
+def proportioned(glyph: Glyph, style: Style) -> Glyph:
     """Centred, in the proportions of the alphabet, and half of the way to its common size."""
     proportion = np.array([style.aspect, 1.0])
     low, high = (bound * proportion for bound in bounds(glyph))

@@ -27,7 +27,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.experiments.base import Execution, Experiment
 from warpgrad.experiments.continual import page
 from warpgrad.experiments.continual.config import DECLARATION, WARPED, ContinualConfig
@@ -47,21 +47,21 @@ class ContinualLearning(Experiment[ContinualConfig]):
 
     def check(self, config: ContinualConfig) -> ContinualConfig:
         super().check(config)
-        if config.subtasks < 2 or sorted(config.order) != list(range(config.subtasks)):
-            raise WarpgradError(
-                f"order={config.order} names not each of {config.subtasks} sub-tasks once, counting from 0; there must "
-                "be at least two."
-            )
-        if config.credit in STEPPING and config.objective == "approximate":
-            raise WarpgradError(
-                f"credit={config.credit} judges the step on earlier sub-tasks, which the approximate objective holds "
-                "constant; choose objective=exact, or credit=full or movement."
-            )
-        if config.subtasks * config.ways > MOST_CHARACTERS:
-            raise WarpgradError(
-                f"{config.subtasks} sub-tasks of {config.ways} ways need {config.subtasks * config.ways} characters of "
-                f"an alphabet; at most {MOST_CHARACTERS} can be had."
-            )
+        require(
+            config.subtasks >= 2 and sorted(config.order) == list(range(config.subtasks)),
+            f"order={config.order} names not each of {config.subtasks} sub-tasks once, counting from 0; there must "
+            "be at least two.",
+        )
+        require(
+            config.credit not in STEPPING or config.objective != "approximate",
+            f"credit={config.credit} judges the step on earlier sub-tasks, which the approximate objective holds "
+            "constant; choose objective=exact, or credit=full or movement.",
+        )
+        require(
+            config.subtasks * config.ways <= MOST_CHARACTERS,
+            f"{config.subtasks} sub-tasks of {config.ways} ways need {config.subtasks * config.ways} characters of "
+            f"an alphabet; at most {MOST_CHARACTERS} can be had.",
+        )
         return config
 
     def train(self, config: ContinualConfig, execution: Execution) -> int:

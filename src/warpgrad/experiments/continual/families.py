@@ -149,13 +149,13 @@ class AlphabetSequences(TaskFamily):
         def part(images: Tensor, shown: Tensor) -> Examples:
             hits = shown[:, None] == characters
             kept = hits.any(dim=1)
-            return pixels(images[kept], self.device), labels[hits[kept].int().argmax(dim=1)].to(self.device)
+            return half_size_rows(images[kept], self.device), labels[hits[kept].int().argmax(dim=1)].to(self.device)
 
         held_out = part(alphabet.test_images, alphabet.test_labels)
         return TensorSubTask(part(alphabet.train_images, alphabet.train_labels), held_out, held_out)
 
 
-def pixels(images: Tensor, device: str) -> Tensor:
+def half_size_rows(images: Tensor, device: str) -> Tensor:
     """Images at half their size, as rows of numbers [n, pixels]."""
     return F.avg_pool2d(to_float(images, torch.device(device)), 2).flatten(1)
 

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from warpgrad.adaptation.base import META_BATCH, Adaptation, Point, Role, Source
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.model.learner import Forward
 from warpgrad.objectives import Approximate, Exact, Objective, StartSample
 from warpgrad.tasks.continual import ContinualTask, SeenExamples, per_subtask, predictions
@@ -64,17 +64,17 @@ class _LookingBack(Objective):
             judge_start: Weight of one more point, θ_0 before any step, on the task's `start_batch`; 0 for none. Eq. 11
                 lets the loss at θ_0 grow as long as the first step takes it back, which other first steps do not.
         """
-        if credit not in CREDITS:
-            raise WarpgradError(f"credit={credit!r} is unknown; choose one of {', '.join(CREDITS)}.")
-        if credit in STEPPING and self.stops_gradient:
-            raise WarpgradError(
-                f"credit={credit!r} judges the step itself, which {type(self).__name__} holds constant: it would judge "
-                "nothing; use LookBack(...), or credit='full' or 'movement'."
-            )
-        if not 0 < direction_weight < float("inf"):
-            raise WarpgradError(f"direction_weight={direction_weight}: a weight must be finite and above 0.")
-        if not 0 <= judge_start < float("inf"):
-            raise WarpgradError(f"judge_start={judge_start}: a weight must be finite and at least 0.")
+        require(credit in CREDITS, f"credit={credit!r} is unknown; choose one of {', '.join(CREDITS)}.")
+        require(
+            credit not in STEPPING or not self.stops_gradient,
+            f"credit={credit!r} judges the step itself, which {type(self).__name__} holds constant: it would judge "
+            "nothing; use LookBack(...), or credit='full' or 'movement'.",
+        )
+        require(
+            0 < direction_weight < float("inf"),
+            f"direction_weight={direction_weight}: a weight must be finite and above 0.",
+        )
+        require(0 <= judge_start < float("inf"), f"judge_start={judge_start}: a weight must be finite and at least 0.")
         self.credit, self.direction_weight, self.judge_start = credit, direction_weight, judge_start
         self.needs_trajectory = credit in MOVING or judge_start > 0
 
@@ -135,11 +135,11 @@ def snapshots(memory: Mapping[str, Tensor], count: int) -> list[Tensors]:
     for path, value in memory.items():
         place, _, name = path.partition("/")
         found[int(place)][name] = value
-    if not all(found):
-        raise WarpgradError(
-            "earlier sub-tasks judge how far θ has moved since they ended, which only Algorithm 1 keeps, and a padded "
-            "meta-batch has places for sub-tasks to come: use Online(...) and ContinualTask(..., pad=False)."
-        )
+    require(
+        all(found),
+        "earlier sub-tasks judge how far θ has moved since they ended, which only Algorithm 1 keeps, and a padded "
+        "meta-batch has places for sub-tasks to come: use Online(...) and ContinualTask(..., pad=False).",
+    )
     return found
 
 

@@ -44,11 +44,6 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
     )
 
 
-def _before(group: Group) -> str:
-    """Mean accuracy before the first step."""
-    return f"{np.mean([item['curve'][0] for item in group.evaluations]):.1f}"
-
-
 def _minutes(group: Group) -> str:
     """Processor time of meta-training, mean over meta-seeds."""
     return f"{np.mean([run.summary['processor_seconds'] for run in group.runs]) / 60:.1f}"

@@ -15,12 +15,12 @@ from warpgrad.experiments.maze.results import (
     REFERENCES,
     baseline_of,
     baseline_then,
-    learning_curves,
     mean_of,
     metric,
     over_baseline,
     owed_to_memory,
     updates_of,
+    validation_returns,
 )
 from warpgrad.maze.environment import picture
 from warpgrad.maze.rules import Maze
@@ -57,7 +57,7 @@ def return_curves(groups: Sequence[Group], references: Mapping[str, float]) -> F
 
     The axis of updates is logarithmic, so that short runs and the paper's horizons fit into one figure.
     """
-    found = [(group.label, *learning_curves(group)) for group in groups]
+    found = [(group.label, *validation_returns(group)) for group in groups]
     series = [Series.quartiles(label, updates, values) for label, updates, values in found if len(updates)]
     if not series:
         return None

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from warpgrad.experiments.base import Group
 from warpgrad.experiments.comparison import by_seed
+from warpgrad.report.metric_curves import recorded
 from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
 
 BASELINE = "rnn"
@@ -76,24 +77,19 @@ def baseline_then(group: Group, baseline: Group) -> float | None:
     For an agent that was trained for less long; None where the baseline was not trained for longer.
     """
     own, theirs = (max(run.config["meta_steps"] for run in each.runs) for each in (group, baseline))
-    updates, values = learning_curves(baseline, points=None)
+    updates, values = validation_returns(baseline, points=None)
     then = (0.9 * own < updates) & (updates <= own)
     return float(values[:, then].mean()) if own < theirs and then.any() else None
 
 
-def learning_curves(group: Group, points: int | None = POINTS) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Updates [points], and the return on validation episodes [runs, points], up to where the shortest run got.
+def validation_returns(group: Group, points: int | None = POINTS) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Updates [points], and the return on validation episodes [runs, points], where all runs have it.
 
     Averaged down to at most so many points; None keeps all.
     """
-    tracks = [
-        [(row["step"] + 1, row["validation/return"]) for row in run.metrics if "validation/return" in row]
-        for run in group.runs
-    ]
-    length = min(len(track) for track in tracks)
-    if length == 0:
-        return np.empty(0), np.empty((len(tracks), 0))
-    values = np.array([track[:length] for track in tracks], dtype=np.float64)
-    bins = np.array_split(np.arange(length), length if points is None else min(length, points))
-    updates = np.array([values[0, own, 0].mean() for own in bins])
-    return updates, np.stack([values[:, own, 1].mean(axis=1) for own in bins], axis=1)
+    steps, values = recorded(group.runs, "validation/return")
+    if not len(steps):
+        return steps, values
+    bins = np.array_split(np.arange(len(steps)), min(len(steps), points or len(steps)))
+    updates = np.array([(steps[own] + 1).mean() for own in bins])
+    return updates, np.stack([values[:, own].mean(axis=1) for own in bins], axis=1)

@@ -27,7 +27,7 @@ from typing import Any
 from warpgrad.data.prepared import open_prepared
 from warpgrad.data.tasks.episodes import FewShotImages
 from warpgrad.data.tasks.many_shot import ManyShotFamily
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.experiments.base import Execution, Experiment
 from warpgrad.experiments.evaluation import note, other_data, trained
 from warpgrad.experiments.multi_shot import page
@@ -49,13 +49,15 @@ class MultiShot(Experiment[MultiShotConfig]):
 
     def check(self, config: MultiShotConfig) -> MultiShotConfig:
         super().check(config)
-        if not config.widths or min(config.widths) < 1:
-            raise WarpgradError(f"widths={config.widths}: name at least one block, each of at least 1 channel.")
-        if config.headline_steps > config.test_steps or config.headline_steps % config.test_every:
-            raise WarpgradError(
-                f"headline_steps={config.headline_steps} is no step at which the curve is tested: take a multiple of "
-                f"test_every={config.test_every} up to test_steps={config.test_steps}."
-            )
+        require(
+            config.widths and min(config.widths) >= 1,
+            f"widths={config.widths}: name at least one block, each of at least 1 channel.",
+        )
+        require(
+            config.headline_steps <= config.test_steps and not config.headline_steps % config.test_every,
+            f"headline_steps={config.headline_steps} is no step at which the curve is tested: take a multiple of "
+            f"test_every={config.test_every} up to test_steps={config.test_steps}.",
+        )
         for shape in (config.train_shape, config.test_shape):
             assert shape.ways == config.ways  # building them checks ways, images and batches
         return config

@@ -21,7 +21,7 @@ from warpgrad.baselines.kfac import KFAC, KFACAdaptation
 from warpgrad.data import Alphabets, ImageStore
 from warpgrad.data.prepared import data_name
 from warpgrad.data.tasks.alphabets import alphabet_tasks
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.experiments.evaluation import AdaptationCurve, mean
 from warpgrad.experiments.methods import activation_sizes
 from warpgrad.experiments.omniglot.config import OmniglotConfig
@@ -104,12 +104,12 @@ def adapt_and_test(adaptation: Adaptation, steps: int, every: int, *, watch: boo
 def validation_alphabets(config: OmniglotConfig, alphabets: Alphabets) -> Sequence[str]:
     """The alphabets to validate on: the first of those that neither meta-training nor the test has."""
     left = alphabets.split(config.tasks).validation
-    if len(left) < config.validation_tasks:
-        raise WarpgradError(
-            f"meta-training on {config.tasks} alphabets leaves {len(left) or 'none'} for validation, and "
-            f"validation_tasks={config.validation_tasks} are asked for: meta-train on fewer, ask for fewer, or leave "
-            "validation out with --validate-every 0 and --split test."
-        )
+    require(
+        len(left) >= config.validation_tasks,
+        f"meta-training on {config.tasks} alphabets leaves {len(left) or 'none'} for validation, and "
+        f"validation_tasks={config.validation_tasks} are asked for: meta-train on fewer, ask for fewer, or leave "
+        "validation out with --validate-every 0 and --split test.",
+    )
     return left[: config.validation_tasks]
 
 

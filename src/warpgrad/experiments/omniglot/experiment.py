@@ -39,7 +39,7 @@ from typing import Any
 
 from warpgrad.data import Alphabets
 from warpgrad.data.tasks.alphabets import alphabet_tasks
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.experiments.base import Execution, Experiment, require_users
 from warpgrad.experiments.omniglot import page
 from warpgrad.experiments.omniglot.config import DECLARATION, PRESETS, OmniglotConfig
@@ -80,21 +80,33 @@ class Omniglot(Experiment[OmniglotConfig]):
         """Refuse what cannot be run, and say which data it will be run on."""
         super().check(config)
         require_users(config, PRESETS[config.preset], _USERS)
-        if config.warp not in OMNIGLOT_WARPS:
-            raise WarpgradError(f"warp='{config.warp}' is unknown; choose one of {', '.join(OMNIGLOT_WARPS)}.")
+        require(
+            config.warp in OMNIGLOT_WARPS,
+            f"warp='{config.warp}' is unknown; choose one of {', '.join(OMNIGLOT_WARPS)}.",
+        )
         if config.method == "warp-leap" and config.warp_init == "identity":
             identity_(OMNIGLOT_WARPS[config.warp](1))
-        if config.algorithm == "online" and config.share < 1:
-            raise WarpgradError(f"share={config.share}: Algorithm 1 replays nothing; use --share 1 with it.")
+        require(
+            config.algorithm != "online" or config.share >= 1,
+            f"share={config.share}: Algorithm 1 replays nothing; use --share 1 with it.",
+        )
         batches = config.test_batch
-        if not batches or min(batches) < 1 or len(set(batches)) < len(batches):
-            raise WarpgradError(f"test_batch={batches}: name at least one batch size, each once and at least 1.")
-        if config.method != "warp-leap" and config.learned_alpha:
-            raise WarpgradError(f"{config.method} does not learn α; leave --learned-alpha to warp-leap.")
-        if config.theta0 == "random" and config.method != "warp-leap" and not config.from_scratch:
-            raise WarpgradError(f"{config.method} learns nothing but θ0, so theta0 cannot be random.")
-        if config.method == "kfac" and config.momentum:
-            raise WarpgradError(f"{config.method} has no momentum; leave --momentum to the other methods.")
+        require(
+            batches and min(batches) >= 1 and len(set(batches)) == len(batches),
+            f"test_batch={batches}: name at least one batch size, each once and at least 1.",
+        )
+        require(
+            config.method == "warp-leap" or not config.learned_alpha,
+            f"{config.method} does not learn α; leave --learned-alpha to warp-leap.",
+        )
+        require(
+            config.theta0 != "random" or config.method == "warp-leap" or config.from_scratch,
+            f"{config.method} learns nothing but θ0, so theta0 cannot be random.",
+        )
+        require(
+            config.method != "kfac" or not config.momentum,
+            f"{config.method} has no momentum; leave --momentum to the other methods.",
+        )
         return dataclasses.replace(config, data=chosen_data(config.data))
 
     def train(self, config: OmniglotConfig, execution: Execution) -> int:

@@ -56,8 +56,6 @@ def warped_learner(config: OmniglotConfig, drawings: Tensor | None = None) -> Le
 
     `drawings`, as from `starting_drawings`, are what a `scaled` start of the warp-layers is measured on.
     """
-    if config.warp not in OMNIGLOT_WARPS:
-        raise WarpgradError(f"warp='{config.warp}' is unknown; choose one of {', '.join(OMNIGLOT_WARPS)}.")
     warp = OMNIGLOT_WARPS[config.warp]
     module = warped_network(config.seed, _convnet(config), config.warp_init, drawings, warp=warp)
     start: dict[str, StartPolicy] = {"*": "fixed"} if config.theta0 == "random" else {}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from warpgrad.data.prepared import DRAWN
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.experiments import comparison
 from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison import data_of, distinct, estimate, search_lines, trials_of
@@ -230,11 +230,11 @@ def batches_of(groups: Sequence[Group]) -> list[int]:
     """The batch sizes at which all runs were tested."""
     tested = [evaluation["test_batch"] for group in groups for evaluation in group.evaluations]
     common = [batch for batch in tested[0] if all(batch in others for others in tested)]
-    if not common:
-        raise WarpgradError(
-            "these runs were tested at different batch sizes, so there is nothing to compare: test them at the same "
-            "ones with 'warpgrad evaluate RUN --test-batch …'."
-        )
+    require(
+        common,
+        "these runs were tested at different batch sizes, so there is nothing to compare: test them at the same "
+        "ones with 'warpgrad evaluate RUN --test-batch …'.",
+    )
     return common
 
 

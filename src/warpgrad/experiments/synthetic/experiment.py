@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from warpgrad.algorithms import Online
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.experiments.base import Execution, Experiment
 from warpgrad.experiments.methods import Recipe
 from warpgrad.experiments.runner import meta_trained, without_meta_training
@@ -51,15 +51,15 @@ class Synthetic(Experiment[SyntheticConfig]):
 
     def check(self, config: SyntheticConfig) -> SyntheticConfig:
         super().check(config)
-        if (config.test_rule is None) != (config.test_lr is None):
-            raise WarpgradError(
-                f"test_rule={config.test_rule} and test_lr={config.test_lr} go together: give both, or neither for the "
-                "inner rule."
-            )
-        if config.method == "no-warp" and config.test_rule is not None:
-            raise WarpgradError(
-                "no-warp learns nothing that test_rule could descend through; choose inner_rule and lr."
-            )
+        require(
+            (config.test_rule is None) == (config.test_lr is None),
+            f"test_rule={config.test_rule} and test_lr={config.test_lr} go together: give both, or neither for the "
+            "inner rule.",
+        )
+        require(
+            config.method != "no-warp" or config.test_rule is None,
+            "no-warp learns nothing that test_rule could descend through; choose inner_rule and lr.",
+        )
         return config
 
     def train(self, config: SyntheticConfig, execution: Execution) -> int:

@@ -17,7 +17,7 @@ from torch.func import grad, jacrev, vmap
 
 from warpgrad.analysis import jacobian
 from warpgrad.analysis.geometry import Omega
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.experiments.synthetic.config import Form
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Forward
@@ -71,10 +71,8 @@ class SurfaceFamily(TaskFamily):
     and are trained separately."""
 
     def __init__(self, form: Form = "printed", surfaces: int = 1) -> None:
-        if form not in ("printed", "peaks"):
-            raise WarpgradError(f"form={form!r} is unknown; choose printed or peaks.")
-        if surfaces < 1:
-            raise WarpgradError(f"surfaces={surfaces}: a meta-batch needs at least 1 surface.")
+        require(form in ("printed", "peaks"), f"form={form!r} is unknown; choose printed or peaks.")
+        require(surfaces >= 1, f"surfaces={surfaces}: a meta-batch needs at least 1 surface.")
         self.form = form
         self.surfaces = surfaces
 
@@ -83,10 +81,10 @@ class SurfaceFamily(TaskFamily):
 
     def meta_batch(self, seed: int, size: int) -> list[Task]:
         starts, left = divmod(size, self.surfaces)
-        if left or not starts:
-            raise WarpgradError(
-                f"{size} tasks cannot be {self.surfaces} surfaces with as many starts each; make them a multiple."
-            )
+        require(
+            not left and starts,
+            f"{size} tasks cannot be {self.surfaces} surfaces with as many starts each; make them a multiple.",
+        )
         # The first of several surfaces is the one that is drawn where there is but one.
         keys = [fold(seed, "surface"), *(fold(seed, "surface", place) for place in range(1, self.surfaces))]
         return [task for key in keys for task in [self.sample(key)] * starts]
