@@ -45,6 +45,6 @@ def test_every_experiment_has_the_roles_that_the_map_names():
     folders = [path for path in experiments.iterdir() if path.is_dir() and path.name != "__pycache__"]
     assert len(folders) >= 6
     for folder in folders:
-        assert {f"{role}.py" for role in ("config", "evaluation", "results", "page", "experiment")} <= {
+        assert {f"{role}.py" for role in ("config", "evaluation", "page", "experiment")} <= {
             path.name for path in folder.iterdir()
         }, folder.name

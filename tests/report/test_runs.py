@@ -35,7 +35,7 @@ def test_a_whole_last_line_without_its_newline_counts(tmp_path):
         file.write(b'{"step": 3}')
     run = load_run(folder)
     assert run.metrics[-1] == {"step": 3}
-    assert run.notes == ()
+    assert run.notes == ("The run has gone on to 4 meta-steps since it was evaluated after 3.",)
 
 
 @pytest.mark.parametrize(

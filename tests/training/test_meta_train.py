@@ -18,7 +18,7 @@ from tests.support.problems import conv_batch_norm, make_task, mlp, point_after
 def test_adapt_returns_the_users_own_class_with_the_adapted_weights():
     module = conv_batch_norm()
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    learner, task = wg.Learner(module), make_task(conv_batch_norm)
+    learner, task = wg.Learner(module, batch_norm="running"), make_task(conv_batch_norm)
     fitted = wg.adapt(learner, task, rule=wg.SGD(0.1), steps=3, key=5)
     point = point_after(wg.Adaptation(learner, wg.SGD(0.1), task, 5), 3)
     state = fitted.state_dict()

@@ -161,7 +161,7 @@ def test_the_paper_preset_is_the_papers():
     assert module.omega.g[0].out_features == 30
     assert config.objective == "exact"
     assert (config.test_surfaces, config.test_starts) == (200, 10)
-    assert next(table for table in Synthetic.tables if table.name == "synthetic").seeds == 10
+    assert next(table for table in Synthetic().tables if table.name == "synthetic").seeds == 10
 
 
 def test_the_paper_preset_takes_a_meta_step(tmp_path):

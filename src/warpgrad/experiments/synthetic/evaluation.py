@@ -44,7 +44,7 @@ class Descent:
 
 def descend(omega: nn.Module | None, rule: Rule, starts: Tensor, coefficients: Tensor, steps: int) -> Descent:
     """K steps from every start [n, 2] on its own surface [n, 8], through Ω where one is given."""
-    learner = Learner(Position(omega).to(starts.device), warp=() if omega is None else "omega")
+    learner = Learner(Position(omega).to(starts.device), warp=())  # Ω, which learns nothing here, is frozen
     tasks = [SurfaceTask(own) for own in coefficients]
     adaptation = BatchedAdaptation(learner, rule, tasks, range(len(tasks)))
     trajectory = Trajectory(adaptation, steps, start=adaptation.start([{"theta": start} for start in starts]))
