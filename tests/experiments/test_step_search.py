@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support import ROOT
 from warpgrad.errors import WarpgradError
-from warpgrad.experiments.base import Diverged, Group
+from warpgrad.experiments.base import Diverged, Experiment, Group
 from warpgrad.experiments.comparison import Trial, check_searched, edge_winners, search_lines, trials_of
+from warpgrad.experiments.few_shot.experiment import FewShot
+from warpgrad.experiments.multi_shot.experiment import MultiShot
+from warpgrad.experiments.records import read_record
 from warpgrad.report.runs import Run
+
+
+def winners_on_record(experiment: Experiment[Any]) -> dict[str, Mapping[str, Any]]:
+    """Method -> the settings that won the search on record, which must have been an equal one with winners inside."""
+    record = read_record(ROOT / "results" / f"{experiment.name}-steps.json")
+    tried = trials_of(record.groups(), experiment.sweep_metric, record.diverged)
+    methods = {trial.method: trial.settings["method"] for trial in tried}
+    return {methods[winner.method]: winner.settings for winner in check_searched(tried)}
+
+
+@pytest.mark.parametrize("experiment", [FewShot(), MultiShot()], ids=lambda experiment: experiment.name)
+def test_presets_take_the_step_sizes_that_won_the_search_on_record(experiment):
+    found = winners_on_record(experiment)
+    assert len(found) >= 4
+    for method, settings in found.items():
+        assert experiment.config("small", method=method).alpha == settings["inner_lr"], method
 
 
 def trials(method: str, scores: dict[float, float], **other) -> list[Trial]:

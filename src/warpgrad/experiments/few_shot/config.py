@@ -19,7 +19,7 @@ METHODS = (
 DATA = ("cifar-fs", "fc100", "mini-imagenet", "tiered-imagenet", "omniglot-fewshot")
 TRAIN_SHOTS = {1: 5, 5: 15}
 """App. H: meta-training sees more images of each class than the test."""
-_ALPHA: Mapping[str, float] = {"warp-maml": 0.15, "maml": 0.05, "meta-sgd": 0.05, "t-nets": 0.05, "cavia": 5.0}
+_ALPHA: Mapping[str, float] = {"warp-maml": 0.15, "maml": 0.05, "meta-sgd": 0.05, "t-nets": 0.05, "cavia": 150.0}
 """The step size of each method that has one of its own, chosen by the table `few-shot-steps`."""
 _USUAL_ALPHA = 0.05
 """That of the methods which the table does not search."""
@@ -134,7 +134,7 @@ SPACES: Spaces = {
     **{method: {**_THETA0, "rule_lr": _META} for method in ("meta-sgd", "meta-curvature")},
     "mt-nets": {**_THETA0, "meta_lr": _META, "rule_lr": _META},
     "cavia": {
-        "inner_lr": FloatRange(0.5, 150.0, log=True),
+        "inner_lr": FloatRange(5.0, 1500.0, log=True),
         "meta_lr": _META,
         "filters": Choices((32, 64, 128, 256, 512)),
     },
