@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from warpgrad.cli.main import main
+from warpgrad.io import SEAL
 
 TINY = ["--meta-steps", "2", "--steps", "3", "--starts", "2", "--test-surfaces", "3", "--test-starts", "2"]
 
@@ -178,6 +179,10 @@ def test_corrupt_runs_are_named_and_nothing_is_lost(run, tmp_path):
         assert sentence in done.stderr
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
     config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, "hidden": 31}))
+    done = warpgrad("run", "synthetic", *TINY, "--out", str(copy))
+    assert (done.returncode, "does not have the checksum that stands in it" in done.stderr) == (2, True)
+    del config[SEAL]
     (copy / "config.json").write_text(json.dumps({**config, "format": 99}))
     done = warpgrad("run", "synthetic", *TINY, "--out", str(copy))
     assert (done.returncode, "another version" in done.stderr) == (2, True)
