@@ -82,7 +82,10 @@ def one_case(name: str) -> dict:
         module = MultiHeaded(nn.Sequential(nn.Linear(3, 4), nn.Tanh()), [nn.Linear(4, 2) for _ in range(3)]).double()
         learner, tasks = wg.Learner(module, warp=(), allow_unused=True), Headed()
     else:
-        learner, tasks = wg.Learner(make()), wg.FunctionFamily(partial(make_task, make))
+        # Where θ0 alone is learned, nothing may be left as a warp that would not be.
+        alone = objective is None and not isinstance(algorithm(), wg.Unrolled)
+        learner = wg.Learner(make(), warp=() if alone else None)
+        tasks = wg.FunctionFamily(partial(make_task, make))
     exact = objective is wg.Exact
     rule = wg.SGD(wg.Learned(0.1) if exact else 0.1, momentum=0.5)
     given = INITIALISERS[initialiser]()

@@ -190,7 +190,7 @@ def concluded(
         kept == asked
         and summary.get("settings", digest(asked)) == digest(asked)
         and {name: summary.get(name) for name in own} == own
-        and summary.get("steps") == evaluation.get("trained_steps", summary.get("steps"))
+        and summary.get("steps") == evaluation.get("after_meta_steps", summary.get("steps"))
         and summary.get("steps") in (steps_of(directory), kept.get("meta_steps"))
     )
     return summary if same else None
@@ -202,7 +202,7 @@ def evaluate(experiment: Experiment[C], config: C, directory: Path) -> dict[str,
     evaluation = experiment.evaluate(config, directory)
     evaluation["seconds"] = time.monotonic() - began
     evaluation["processor_seconds"] = time.process_time() - worked
-    write_json(directory / "evaluation.json", {**evaluation, "trained_steps": steps_of(directory)}, seal=True)
+    write_json(directory / "evaluation.json", {**evaluation, "after_meta_steps": steps_of(directory)}, seal=True)
     return evaluation
 
 

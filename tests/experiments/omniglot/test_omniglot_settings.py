@@ -11,6 +11,7 @@ import warpgrad.experiments.omniglot.methods as places
 from tests.data.tasks.test_alphabets import tiny_store
 from tests.support.omniglot_runs import EXPERIMENT, store, tiny
 from warpgrad.algorithms import Offline
+from warpgrad.data.prepared import data_name
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.omniglot.config import METHODS, SCRATCH
 from warpgrad.experiments.omniglot.methods import recipe, warped_learner
@@ -117,7 +118,7 @@ def test_data_are_omniglot_only_where_it_was_prepared(store, tmp_path, monkeypat
     monkeypatch.setenv("WARPGRAD_DATA", str(folder))
     assert EXPERIMENT.config("small").data == "omniglot"
     # What a result is called comes from the data set's own header, not from where it lies.
-    assert places.data_name(places.open_data("omniglot")) == "drawn"
+    assert data_name(places.open_data("omniglot")) == "drawn"
     assert EXPERIMENT.config("small", data=str(store.path)).data == str(store.path)
 
 
@@ -156,4 +157,4 @@ def test_who_loses_the_race_to_draw_takes_what_is_there(tmp_path, monkeypatch):
     with pytest.raises(WarpgradError, match="the disk is full"):
         places.open_data("drawn")
     monkeypatch.setattr(places, "prepare_drawn", another_was_first)
-    assert places.data_name(places.open_data("drawn")) == "drawn"
+    assert data_name(places.open_data("drawn")) == "drawn"

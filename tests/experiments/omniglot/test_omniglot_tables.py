@@ -145,8 +145,8 @@ def test_step_sizes_are_searched_on_validation_with_as_many_trials_for_every_met
     for configs in found_at("omniglot-steps", "small", tmp_path).values():
         (config,) = configs
         if not config.from_scratch:
-            time = config.meta_steps * COSTS["small"][config.method]
-            assert time == pytest.approx(20 * COSTS["small"]["warp-leap"], rel=0.02)
+            wanted = 10 * COSTS["small"]["warp-leap"] / COSTS["small"][config.method]
+            assert abs(config.meta_steps - wanted) <= 0.5
 
 
 def test_the_recipe_is_at_most_sixteen_short_runs_on_validation_at_32_filters(tmp_path):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from warpgrad.data.tasks.many_shot import ManyShotShape
 
 METHODS = ("warp-leap", "leap", "reptile", "sgd")
-_ALPHA: Mapping[str, float] = {"warp-leap": 0.02, "leap": 0.02, "reptile": 0.02, "sgd": 0.02}
+_ALPHA: Mapping[str, float] = {"warp-leap": 0.02, "leap": 0.006, "reptile": 0.002, "sgd": 0.006}
 """The step size of each method, chosen by the table `multi-shot-steps`."""
 POOLS = 5
 """Blocks with pooling, from the first (App. H)."""
