@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -153,7 +154,9 @@ def test_no_directory_is_stuck(tmp_path, names, fresh):
     for name in names:
         (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).write_text("")
     train(str(tmp_path), 1, fresh=fresh)
-    assert {path.name for path in tmp_path.iterdir()} == {LOCK, "config.json", "metrics.jsonl", "checkpoints"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        LOCK, "config.json", "metrics.jsonl", "checkpoints", "summary.json"
+    }  # fmt: skip
 
 
 def test_a_run_that_lost_its_settings_is_not_deleted_unasked(tmp_path):
@@ -231,7 +234,9 @@ def test_a_worker_ends_with_its_parent_and_its_output_is_drained():
 def test_a_signal_at_any_time_is_an_exit_code_and_a_sentence(tmp_path, number):
     """While modules are imported, and again while it is ending."""
     words = ["run", "synthetic", "--out", str(tmp_path / "run"), "--quiet"]
-    job = subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True)
+    # Where the tests themselves run under nohup, or in the background of a shell, these signals would be ignored.
+    heard = partial(signal.signal, number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
+    job = subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     time.sleep(0.5)
     for _ in range(3):
         with contextlib.suppress(ProcessLookupError):

@@ -284,7 +284,18 @@ def test_refusals_are_said_once_and_stop_all_ranks(tmp_path):
     """What rank 0 alone finds in the directory; and a method that meta-learns nothing has nothing to share."""
     words = ["-m", "warpgrad", "run", "synthetic", *TINY, "--quiet", "--out", str(tmp_path / "run")]
     assert [code for code, *_ in ended(start(words))] == [0, 0]
-    plain = ["-m", "warpgrad", "run", "continual", "--preset", "small", "--method", "no-warp", "--out", str(tmp_path)]
+    plain = [
+        "-m",
+        "warpgrad",
+        "run",
+        "continual",
+        "--preset",
+        "small",
+        "--method",
+        "no-warp",
+        "--out",
+        str(tmp_path / "plain"),
+    ]
     for refused, sentence in [
         ([*words, "--seed", "1"], "has seed = 0, not 1"),
         (plain, "meta-learns nothing that several processes could share; run it without torchrun"),

@@ -115,7 +115,9 @@ def heard() -> Iterator[None]:
         # An exception in the middle of an import may be lost in it, and nothing is written there that could be half.
         while frame is not None:
             if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-                _say(STOPPED)
+                # To the descriptor: while options are parsed, what is printed to stderr is collected.
+                with contextlib.suppress(OSError):
+                    os.write(2, f"warpgrad: {STOPPED}\n".encode())
                 os._exit(128 + number)
             frame = frame.f_back
         if number == signal.SIGINT:

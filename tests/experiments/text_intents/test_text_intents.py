@@ -71,7 +71,7 @@ def test_every_method_is_judged_on_the_same_tasks(method: str, runs: Runs) -> No
         assert all(0 <= value <= 100 for value in found[f"accuracy_{shots}shot"].values())
         curve = found["curves"][str(shots)]
         assert {len(values) for values in curve.values()} == {len(found["tested_at"])}
-        assert found["seconds_at"][str(shots)] == sorted(found["seconds_at"][str(shots)])
+        assert len(found["seconds_at"][str(shots)]) == len(found["tested_at"])
     # Before the first step every method whose encoder is as it was is the nearest centroid.
     if method in ("tune-theta", "tune-all", "lora"):
         for name, values in found["curves"]["5"].items():
