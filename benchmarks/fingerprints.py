@@ -85,6 +85,9 @@ def fingerprints(data: Path | None, only: str | None) -> dict[str, dict[str, Any
     for experiment, names in methods().items():
         if only not in (None, experiment):
             continue
+        if experiment not in TINY:
+            print(f"{experiment}: left out, for no tiny size of it is declared", file=sys.stderr)
+            continue
         store = None if data is None or experiment not in DATA else data / DATA[experiment]
         if experiment in DATA and (store is None or not store.exists()):
             print(f"{experiment}: left out, for want of {DATA[experiment]} in --data", file=sys.stderr)
