@@ -65,12 +65,6 @@ def check_name(name: str, what: str) -> str:
     return name
 
 
-def refuse_if(condition: object, message: str) -> None:
-    """Raise the error with this sentence where an argument cannot be used: the checks of a constructor, one a line."""
-    if condition:
-        raise WarpgradError(message)
-
-
 def require(condition: object, sentence: str) -> None:
     """Raise a `WarpgradError` with the sentence unless the condition holds."""
     if not condition:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from warpgrad.adaptation.base import Adaptation, Point, reason
 from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.arguments import described, expect, flag, integer
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import WarpgradError, require
 from warpgrad.keys import fold, isolated_rng
 from warpgrad.model.learner import Forward, Learner
 from warpgrad.rules.base import Rule
@@ -87,7 +87,7 @@ def adapt(
     check_parts(learner, rule, steps, key)
     expect(task, Task, "task", "SupervisedTask(inputs, targets, F.mse_loss)", hint=_family_hint(task))
     flag(curve, "curve")
-    refuse_if(test_every is not None and not curve, "test_every is about the learning curve: pass curve=True too.")
+    require(curve or test_every is None, "test_every is about the learning curve: pass curve=True too.")
     if test_every is not None:
         integer(test_every, "test_every", at_least=1)
     adaptation = Adaptation(learner, rule, task, key)

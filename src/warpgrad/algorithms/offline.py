@@ -14,7 +14,7 @@ from warpgrad.algorithms.engines import Engine
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.algorithms.replay import ReplayBudget, ReplayBuffer, ReplayEntry, Shares
-from warpgrad.errors import refuse_if
+from warpgrad.errors import require
 from warpgrad.keys import fold, generator
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors, select
@@ -63,12 +63,10 @@ class Offline(Algorithm):
             budget: Bytes the replay buffer may take, and where.
         """
         super().__init__(steps=steps, tasks=tasks, reduction=reduction, engine=engine, chunk=chunk)
-        refuse_if(samples is not None and samples < 1, f"samples={samples}: an update of φ needs at least 1 sample.")
-        refuse_if(
-            not 0 < share <= 1, f"share={share}: the part of the points that is replayed lies above 0 and up to 1."
-        )
-        refuse_if(
-            interleave and share < 1,
+        require(samples is None or samples >= 1, f"samples={samples}: an update of φ needs at least 1 sample.")
+        require(0 < share <= 1, f"share={share}: the part of the points that is replayed lies above 0 and up to 1.")
+        require(
+            share == 1 or not interleave,
             "interleave=True takes the gradient of θ0 from all points: leave share= at 1, or update θ0 once per "
             "meta-step with interleave=False.",
         )

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import WarpgradError, require
 from warpgrad.io import (
     PARTIAL,
     DamagedError,
@@ -101,8 +101,8 @@ class RunDirectory:
             fresh: Delete what an earlier run left.
             ranks: The processes that work on this run, of which this one writes.
         """
-        refuse_if(
-            several() and ranks.size == 1,
+        require(
+            ranks.size > 1 or not several(),
             "this method meta-learns nothing that several processes could share; run it without torchrun.",
         )
         self.path = path
