@@ -14,7 +14,7 @@ from warpgrad.adaptation.base import Adaptation
 from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.algorithms.method import Method
 from warpgrad.data.prepared import data_name
-from warpgrad.data.tasks.episodes import EpisodeFamily, FewShotImages, FewShotTask
+from warpgrad.data.tasks.episodes import FewShotImageFamily, FewShotImages, FewShotTask
 from warpgrad.experiments.evaluation import note, other_data, print_notes, trained_method
 from warpgrad.experiments.few_shot.config import FewShotConfig
 from warpgrad.experiments.few_shot.methods import recipe
@@ -36,7 +36,7 @@ def evaluate_on_episodes(config: FewShotConfig, images: FewShotImages, run: Path
         adapts_head=config.method != "cavia",
     )
     shape = config.test_shape
-    family = EpisodeFamily(images, config.split, shape, rotations=config.rotations)
+    family = FewShotImageFamily(images, config.split, shape, rotations=config.rotations)
     notes = print_notes(_notes(config, images, run, anew))
     accuracies: list[list[float]] = []
     losses: list[float] = []
