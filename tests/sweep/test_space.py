@@ -63,7 +63,7 @@ def test_declared_spaces_hold_the_presets():
     """Random search must be able to find what is there already."""
     for name, method in DECLARING:
         experiment = EXPERIMENTS[name]
-        for preset in experiment.presets.values():
+        for preset in (experiment.preset(name, method) for name in experiment.presets):
             for setting, space in experiment.spaces[method].items():
                 value = getattr(preset, setting)
                 if value is not None and preset.preset != "alphabets":

@@ -133,13 +133,14 @@ def evaluate_command(
 
 
 def initial_settings(declared: Declaration[Any], words: Sequence[str]) -> Config:
-    """What the options of a command line change: the preset it names, changed by the file it names."""
-    # tyro reads both again; but they decide the defaults, which it needs before it reads anything.
+    """What the options of a command line change: the preset of the method it names, changed by the file it names."""
+    # tyro reads all three again; but they decide the defaults, which it needs before it reads anything.
     flat = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
     named = dict(pairwise(flat))
     changes = read_settings(Path(named["--config"]), declared) if "--config" in named else {}
     preset = named.get("--preset") or changes.get("preset") or next(iter(declared.presets))
-    settings: Config = dataclasses.replace(declared.preset(preset), **{**changes, "preset": preset})
+    method = named.get("--method") or changes.get("method")
+    settings: Config = dataclasses.replace(declared.preset(preset, method), **{**changes, "preset": preset})
     return settings
 
 

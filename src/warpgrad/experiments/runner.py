@@ -238,8 +238,8 @@ def command_words(experiment: Experiment[C], config: C) -> list[str]:
 
 
 def _changed(experiment: Experiment[C], config: C) -> dict[str, Any]:
-    """The settings that differ from the preset's."""
-    base = vars(experiment.presets[config.preset])
+    """The settings that differ from the preset's for this method, and the method where it is not the preset's own."""
+    base = {**vars(experiment.preset(config.preset, config.method)), "method": experiment.preset(config.preset).method}
     return {name: value for name, value in vars(config).items() if value != base[name]}
 
 

@@ -28,10 +28,11 @@ METHODS = (
 DATA = ("cifar-fs", "fc100", "mini-imagenet", "tiered-imagenet", "omniglot-fewshot")
 TRAIN_SHOTS = {1: 5, 5: 15}
 """App. H: meta-training sees more images of each class than the test."""
-_ALPHA: Mapping[str, float] = {"warp-maml": 0.15, "maml": 0.05, "meta-sgd": 0.05, "t-nets": 0.05, "cavia": 150.0}
-"""The step size of each method that has one of its own, chosen by the table `few-shot-steps`."""
-_USUAL_ALPHA = 0.05
-"""That of the methods which the table does not search."""
+_SEARCHED: Mapping[str, Mapping[str, float]] = {
+    method: {"inner_lr": alpha}
+    for method, alpha in (("warp-maml", 0.15), ("maml", 0.05), ("meta-sgd", 0.05), ("t-nets", 0.05), ("cavia", 150.0))
+}
+"""What won the table `few-shot-steps`; the methods that it does not search have MAML's."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ class FewShotConfig(Config):
     """What batch-norm uses at test: the statistics of the query set (batch), or the episode's running ones."""
     steps: PositiveInt = 5
     """K in meta-training."""
-    inner_lr: PositiveFloat | None = None
-    """α; None is the method's own, chosen by the table `few-shot-steps`."""
+    inner_lr: PositiveFloat = 0.05
+    """α; by default the method's own, chosen by the table `few-shot-steps`."""
     meta_lr: PositiveFloat = 0.001
     """Adam's step size for φ: warps, T, and what CAVIA and ANIL do not adapt."""
     theta0_lr: PositiveFloat = 0.001
@@ -109,13 +110,6 @@ class FewShotConfig(Config):
         from warpgrad.data.tasks.episodes import EpisodeShape  # needs torch
 
         return EpisodeShape(self.ways, shots, self.query)
-
-    @property
-    def alpha(self) -> float:
-        """The step size of adaptation that is used."""
-        if self.inner_lr is not None:
-            return self.inner_lr
-        return _ALPHA.get(self.method, _USUAL_ALPHA)
 
 
 PRESETS: Mapping[str, FewShotConfig] = MappingProxyType(
@@ -310,4 +304,5 @@ DECLARATION = Declaration(
     presets=PRESETS,
     tables=TABLES,
     spaces=SPACES,
+    searched=dict.fromkeys(PRESETS, _SEARCHED),
 )

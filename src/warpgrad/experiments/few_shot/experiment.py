@@ -37,7 +37,6 @@ from warpgrad.experiments.few_shot import page
 from warpgrad.experiments.few_shot.config import (
     DECLARATION,
     METHODS,
-    PRESETS,
     FewShotConfig,
 )
 from warpgrad.experiments.few_shot.evaluation import evaluate_on_episodes
@@ -64,7 +63,7 @@ class FewShot(Experiment[FewShotConfig]):
 
     def check(self, config: FewShotConfig) -> FewShotConfig:
         super().check(config)
-        require_users(config, PRESETS[config.preset], _METHODS_OF)
+        require_users(config, self.preset(config.preset, config.method), _METHODS_OF)
         _ = config.train_shape, config.test_shape  # building them checks ways, shots and query
         return config
 
