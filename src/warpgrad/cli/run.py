@@ -20,7 +20,7 @@ RUN = """Meta-train and evaluate; the same command again goes on where it stoppe
 Example: warpgrad run synthetic --preset small --seed 3"""
 
 
-def list_experiments() -> None:
+def list_command() -> None:
     """List the experiments with their methods, presets and tables.
 
     Example: warpgrad list
@@ -33,7 +33,7 @@ def list_experiments() -> None:
             print(f"  table {table.name}: {table.title}; {len(table.rows)} rows × {table.seeds} seeds")
 
 
-def run(
+def run_command(
     settings: Config,
     *,
     declared: Declaration[Any],
@@ -94,7 +94,7 @@ def run(
     print(f"run directory: {printable(directory)}")
 
 
-def evaluate(
+def evaluate_command(
     settings: Config | None = None,
     *,
     run: Annotated[Positional[Path], arg(metavar="RUN")],
@@ -123,12 +123,12 @@ def evaluate(
     changed = experiment.check(settings)
     if changed == run_config(run)[1] and threads == own and out is None:
         with reserved(run):
-            result = runner.evaluate(experiment, changed, run)
+            result = runner.evaluate_run(experiment, changed, run)
     else:
         runner.check_device(changed.device)
         result = experiment.evaluate(changed, run)
         if out is not None:
-            write_json(out, {"config": runner.settings(experiment, changed), **result})
+            write_json(out, {"config": runner.stored_settings(experiment, changed), **result})
     _print_metrics(result["metrics"])
 
 

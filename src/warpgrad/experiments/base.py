@@ -110,7 +110,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class RunTable:
     """A declared set of runs: rows × seeds, at one preset. `warpgrad reproduce NAME` runs and builds it."""
 
     name: str
@@ -171,7 +171,7 @@ class Declaration(Generic[C]):
     summary: str
     methods: tuple[str, ...]
     presets: Mapping[str, C]
-    tables: tuple[Table, ...] = ()
+    tables: tuple[RunTable, ...] = ()
     spaces: Spaces = dataclasses.field(default_factory=dict)
     """Method -> setting -> what `warpgrad sweep` chooses it from."""
     sweep_metric: str = "accuracy"

@@ -18,7 +18,7 @@ from warpgrad.data.prepared import prepared
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution
 from warpgrad.experiments.comparison import comparable, difference
-from warpgrad.experiments.evaluation import trained
+from warpgrad.experiments.evaluation import trained_method
 from warpgrad.experiments.few_shot import experiment as few_shot
 from warpgrad.experiments.few_shot.config import COST, DATA, IN_TIME, LONG, METHODS, PROBES, FewShotConfig
 from warpgrad.experiments.few_shot.evaluation import half_width
@@ -27,7 +27,7 @@ from warpgrad.experiments.few_shot.methods import open_data, recipe
 from warpgrad.experiments.few_shot.page import result_lines
 from warpgrad.experiments.reproduction import cells
 from warpgrad.experiments.runner import command, execute, run_name
-from warpgrad.training.checkpoint import load
+from warpgrad.training.checkpoint import read_checkpoint
 from warpgrad.training.run_directory import TIMES, newest_checkpoint
 
 EXPERIMENT = FewShot()
@@ -58,7 +58,7 @@ def runs(tiny, tmp_path_factory) -> Runs:
 
 
 def weights_of(run: Path):
-    state = load(newest_checkpoint(run))
+    state = read_checkpoint(newest_checkpoint(run))
     return {
         f"{group}/{name}": value
         for group in ("module", "rule")
@@ -186,7 +186,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bytes(runs, tiny, tmp_path, m
 @pytest.mark.parametrize("method", METHODS)
 def test_every_group_of_meta_parameters_learns(runs, tiny, method):
     begun = recipe(tiny(method=method), (3, 32, 32)).method
-    state = load(newest_checkpoint(runs[method]))["weights"]
+    state = read_checkpoint(newest_checkpoint(runs[method]))["weights"]
     groups = {"theta0": begun.learner.learned_theta0, "phi": begun.learner.phi, "rule": begun.rule.meta}
     for group, parameters in groups.items():
         stored = state["rule" if group == "rule" else "module"]
@@ -197,9 +197,9 @@ def test_the_weights_with_the_best_validation_are_the_ones_tested(runs, tiny):
     scores = [line["validation/accuracy"] for line in metrics_of(runs["maml"])]
     assert len(scores) == 2
     path = newest_checkpoint(runs["maml"])
-    state = load(path)
+    state = read_checkpoint(path)
     assert state["early_stopping"]["best"] == max(scores)
-    method, _ = trained(lambda _: recipe(tiny(method="maml"), (3, 32, 32)).method, path)
+    method, _ = trained_method(lambda _: recipe(tiny(method="maml"), (3, 32, 32)).method, path)
     for name, value in method.learner.theta0.items():
         assert torch.equal(value, state["best"]["module"][name])
 
@@ -239,7 +239,7 @@ def test_test_episodes_are_scored_on_the_way_and_choose_nothing(runs, tiny, tmp_
     watched, straight = weights_of(tmp_path / "run"), weights_of(runs["maml"])
     assert set(watched) == set(straight)
     assert all(torch.equal(value, watched[name]) for name, value in straight.items())
-    states = [load(newest_checkpoint(run)) for run in (tmp_path / "run", runs["maml"])]
+    states = [read_checkpoint(newest_checkpoint(run)) for run in (tmp_path / "run", runs["maml"])]
     assert states[0]["early_stopping"] == states[1]["early_stopping"]
 
 
@@ -286,8 +286,8 @@ def test_other_ways_get_a_fresh_head_and_say_so(runs, tiny, method, capsys):
 def test_a_fresh_head_leaves_the_body_as_it_was_learned(runs, tiny):
     path = newest_checkpoint(runs["meta-sgd"])
     config = tiny(method="meta-sgd", ways=4)
-    method, anew = trained(lambda fresh: recipe(config, (3, 32, 32), fresh_head=fresh).method, path)
-    best = load(path)["best"]
+    method, anew = trained_method(lambda fresh: recipe(config, (3, 32, 32), fresh_head=fresh).method, path)
+    best = read_checkpoint(path)["best"]
     for name, value in method.learner.theta0.items():
         if not name.startswith("head"):
             assert torch.equal(value, best["module"][name])

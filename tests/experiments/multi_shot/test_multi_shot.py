@@ -29,7 +29,7 @@ from warpgrad.experiments.runner import command, execute
 from warpgrad.initialisers import Fixed, Leap, Reptile
 from warpgrad.keys import fold
 from warpgrad.objectives import Approximate, Exact
-from warpgrad.training.checkpoint import load
+from warpgrad.training.checkpoint import read_checkpoint
 from warpgrad.training.run_directory import TIMES, newest_checkpoint
 from warpgrad.training.state import load_learner, load_weights
 
@@ -298,7 +298,7 @@ def test_test_tasks_are_scored_during_meta_training_and_choose_nothing(tiny, run
         kept = {name: value for name, value in with_tests.items() if not name.startswith("test/")}
         first, second = ({n: v for n, v in line.items() if n not in TIMES} for line in (kept, without))
         assert first == second
-    states = [load(newest_checkpoint(path)) for path in (tmp_path / "run", runs["leap"])]
+    states = [read_checkpoint(newest_checkpoint(path)) for path in (tmp_path / "run", runs["leap"])]
     assert states[0]["early_stopping"] == states[1]["early_stopping"]
     for group in ("weights", "best"):
         first, second = (state[group]["module"] for state in states)
@@ -312,7 +312,7 @@ def test_the_scores_on_the_way_are_those_of_the_first_test_tasks(tiny, runs, tmp
     first, last = metrics_of(tmp_path / "run")
     assert "test/auc" not in first
     method = recipe(config, SHAPE).method
-    load_weights(method, load(newest_checkpoint(tmp_path / "run"))["weights"])
+    load_weights(method, read_checkpoint(newest_checkpoint(tmp_path / "run"))["weights"])
     curves = []
     for index in range(2):
         key = fold(config.seed, "held out", index)

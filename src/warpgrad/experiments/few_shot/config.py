@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from warpgrad.experiments.base import Bound, Config, Declaration, NonNegativeInt, PositiveFloat, PositiveInt, Row, Table
+from warpgrad.experiments.base import (
+    Bound,
+    Config,
+    Declaration,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Row,
+    RunTable,
+)
 from warpgrad.experiments.search_space import Choices, FloatRange, Space, Spaces
 
 if TYPE_CHECKING:
@@ -207,13 +216,13 @@ def _cifar(label: str, method: str, paper: float | None, shots: int, *, in_time:
     return Row(label + IN_TIME if in_time else label, settings, paper, at=at)
 
 
-def _cifar_table(place: int, shots: int) -> Table:
+def _cifar_table(place: int, shots: int) -> RunTable:
     equal_steps = [_cifar(label, method, papers[place], shots, in_time=False) for label, method, *papers in _CIFAR]
     # A method whose meta-step costs what one of MAML does has both in one row.
     equal_time = [
         _cifar(label, method, None, shots, in_time=True) for label, method, *_ in _CIFAR if COST[shots][method] != 1.0
     ]
-    return Table(
+    return RunTable(
         f"few-shot-cifar-{shots}shot",
         f"Accuracy on test episodes, cifar-fs, 5-way {shots}-shot",
         NAME,
@@ -223,13 +232,13 @@ def _cifar_table(place: int, shots: int) -> Table:
     )
 
 
-def _imagenet_tables(short: str, data: str, published: _Published) -> list[Table]:
+def _imagenet_tables(short: str, data: str, published: _Published) -> list[RunTable]:
     def row(label: str, method: str, paper: float | None, shots: int) -> Row:
         settings = {"method": method, "data": data, "shots": shots}
         return Row(label, settings, paper, at={"paper": _at_paper(method)})
 
     return [
-        Table(
+        RunTable(
             f"few-shot-{short}-{shots}shot",
             f"Accuracy on test episodes, {data}, 5-way {shots}-shot",
             NAME,
@@ -246,7 +255,7 @@ def _long(label: str, method: str, *, in_time: bool = False) -> Row:
     return Row(label + IN_TIME if in_time else label, {"method": method, **length, **curve})
 
 
-LONG = Table(
+LONG = RunTable(
     "few-shot-cifar-long",
     f"Accuracy on test episodes, cifar-fs, 5-way 1-shot, after {LONG_STEPS} meta-steps and on the way",
     NAME,
@@ -263,7 +272,7 @@ largest."""
 _SHORT: dict[str, Any] = {
     "meta_steps": 500, "validate_every": 500, "split": "validation", "test_episodes": 300,
 }  # fmt: skip
-PROBES = Table(
+PROBES = RunTable(
     "few-shot-steps",
     "Step sizes: accuracy on validation episodes after 500 meta-steps, cifar-fs, 5-way 1-shot",
     NAME,
@@ -278,7 +287,7 @@ PROBES = Table(
 )
 """What the step sizes of the preset `small` are chosen by: as many trials for each method of the tables on CIFAR-FS."""
 
-TABLES: tuple[Table, ...] = (
+TABLES: tuple[RunTable, ...] = (
     *(_cifar_table(place, shots) for place, shots in enumerate((1, 5))),
     LONG,
     *_imagenet_tables("mini", "mini-imagenet", _MINI),

@@ -10,6 +10,7 @@ from torch import nn
 from warpgrad.algorithms import Online, Unrolled, warp_maml
 from warpgrad.algorithms.method import Method
 from warpgrad.data.prepared import open_prepared
+from warpgrad.data.splits import SPLITS
 from warpgrad.data.store import ImageStore
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import methods
@@ -118,9 +119,6 @@ def _masked(config: FewShotConfig, module: nn.Sequential, start: Mapping[str, St
     noise: dict[str, StartPolicy] = {f"*.{MASK}": "fresh"}
     learner = _learner(config, module, start={**start, **noise}, allow_unused=True)
     return Method(learner, MaskedSGD(config.inner_lr, masks, temperature=config.temperature))
-
-
-SPLITS = ("train", "validation", "test")
 
 
 def open_data(data: str) -> ImageStore:

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from warpgrad.experiments.base import Bound, Config, Declaration, NonNegativeInt, PositiveFloat, PositiveInt, Row, Table
+from warpgrad.experiments.base import (
+    Bound,
+    Config,
+    Declaration,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Row,
+    RunTable,
+)
 from warpgrad.experiments.search_space import Choices, FloatRange, Space, Spaces
 
 if TYPE_CHECKING:
@@ -164,7 +173,7 @@ STEP_SIZES = (0.0006, 0.002, 0.006, 0.02, 0.06)
 _ON_VALIDATION: dict[str, Any] = {"split": "validation", "test_tasks": 10, "test_curve_every": 0}
 _SHORT: dict[str, Any] = {"meta_steps": 100, "validate_every": 100}
 """A quarter of the meta-steps of `small`: the search is to cost less than the runs it is for."""
-PROBES = Table(
+PROBES = RunTable(
     "multi-shot-steps",
     "Step sizes: AUC on validation tasks, where there is meta-training after 100 meta-steps",
     NAME,
@@ -183,7 +192,7 @@ PROBES = Table(
 """What the step sizes of the preset `small` are chosen by: as many trials for each method."""
 
 TABLES = (
-    Table(
+    RunTable(
         "multi-shot",
         "Accuracy on held-out tasks of large multi-shot image classification",
         NAME,
