@@ -28,8 +28,7 @@ from torch import Generator, Tensor
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import generator
 from warpgrad.model.learner import Forward
-from warpgrad.tasks.base import Task
-from warpgrad.tasks.supervised import Loss
+from warpgrad.tasks.supervised import Loss, MeasuredTask
 
 Split = Literal["train", "validation"]
 
@@ -117,7 +116,7 @@ StartDraw = Callable[[int, Generator], Examples]
 """(place in `subtasks`, generator) -> examples that θ0 is judged on."""
 
 
-class ContinualTask(Task):
+class ContinualTask(MeasuredTask):
     """A sequence of sub-tasks; k tells the sub-task. Beyond the end of the sequence the last one goes on.
 
     Warning: the meta-loss passes the batches of all seen sub-tasks through the model at once, so batch-norm in
@@ -181,9 +180,8 @@ class ContinualTask(Task):
         self.weighting = weighting
         self.steps_per_subtask = steps_per_subtask
         self.steps = steps_per_subtask * len(self.order)
-        self.measures: dict[str, Loss] = {"loss": loss, **(metrics or {})}
-        """What a sub-task is scored by: the loss, then the metrics."""
-        self._seed = seed
+        self.measures = {"loss": loss, **(metrics or {})}
+        self.seed = seed
         self._batch_size, self._meta_size = batch_size, meta_size
         self._pad = pad and weighting != "current"
         self._start = start
@@ -227,7 +225,7 @@ class ContinualTask(Task):
         return (*each, *(0.0,) * (total - t))
 
     def adapt_batch(self, k: int) -> Examples:
-        return self.subtasks[self.subtask(k)].draw("train", self._batch_size, generator(self._seed, k, "adapt"))
+        return self.subtasks[self.subtask(k)].draw("train", self._batch_size, generator(self.seed, k, "adapt"))
 
     def meta_batch(self, k: int) -> SeenExamples:
         """Validation batches of the seen sub-tasks, with their weights; the current one is the last.
@@ -251,7 +249,7 @@ class ContinualTask(Task):
 
     def _judging(self, place: int, k: int, role: Literal["meta", "start"]) -> Examples:
         """A batch that judges, of the sub-task at this place of the order."""
-        draw = generator(self._seed, k, role, place)
+        draw = generator(self.seed, k, role, place)
         if role == "start" and self._start is not None:
             return self._start(self.order[place], draw)
         return self.subtasks[self.order[place]].draw("validation", self._meta_size, draw)
@@ -259,25 +257,11 @@ class ContinualTask(Task):
     def test_batches(self) -> Iterable[Examples]:
         return [self.subtasks[place].test() for place in sorted(self.order)]
 
-    def loss(self, forward: Forward, batch: Examples) -> Tensor:
-        inputs, targets = batch
-        return self.measures["loss"](forward(inputs), targets)
-
     def meta_loss(self, forward: Forward, batch: SeenExamples) -> Tensor:
         if len(batch) != 3:
             raise WarpgradError("a continual meta-loss needs validation batches: use Exact() or Approximate().")
         inputs, targets, weights = batch
         return (weights * per_subtask(self.measures["loss"], predictions(forward, inputs), targets)).sum()
-
-    def metrics(self, forward: Forward, batch: Examples) -> dict[str, float]:
-        inputs, targets = batch
-        prediction = forward(inputs)
-        return {name: float(function(prediction, targets).detach()) for name, function in self.measures.items()}
-
-    def with_seed(self, seed: int) -> ContinualTask:
-        other = copy.copy(self)
-        other._seed = seed
-        return other
 
     def with_order(self, order: Sequence[int]) -> ContinualTask:
         """The same sub-tasks, all of them, learned in another order."""

@@ -244,7 +244,7 @@ def test_the_numbers_are_those_of_adapt(tiny, runs):
     config = tiny()
     learner, rule = trained(config, runs["warp-leap"])
     key = fold(config.seed, "held out", 1)
-    task = ManyShotFamily(open_images(config), "test", config.test_shape).task(1).with_seed(key)
+    task = list(ManyShotFamily(open_images(config), "test", config.test_shape).tasks(2))[1].with_seed(key)
     _, curve = adapt(learner, task, rule=rule, steps=8, key=key, curve=True, test_every=2)
     assert evaluation_of(runs["warp-leap"])["curves"]["1"] == [100 * score["accuracy"] for score in curve.scores]
     assert curve.tested_at == [0, 2, 4, 6, 8]
@@ -316,7 +316,9 @@ def test_the_scores_on_the_way_are_those_of_the_first_test_tasks(tiny, runs, tmp
     curves = []
     for index in range(2):
         key = fold(config.seed, "held out", index)
-        task = ManyShotFamily(open_images(config), "test", config.test_shape).task(index).with_seed(key)
+        task = list(ManyShotFamily(open_images(config), "test", config.test_shape).tasks(index + 1))[index].with_seed(
+            key
+        )
         _, curve = adapt(method.learner, task, rule=method.rule, steps=3, key=key, curve=True, test_every=2)
         curves.append([100 * score["accuracy"] for score in curve.scores])
     assert last["test/accuracy"] == pytest.approx(sum(curve[-1] for curve in curves) / 2)

@@ -7,18 +7,16 @@ stay bytes in the store until they are in a batch, so a task of thousands of lar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from warpgrad.data.store import ImageStore
-from warpgrad.data.tasks.episodes import BatchedClassification, FewShotImages, ImageBatch, SplitImages
+from warpgrad.data.tasks.episodes import BatchedClassification, FewShotImages, ImageBatch, SplitFamily, SplitImages
 from warpgrad.errors import require
-from warpgrad.keys import fold, generator
-from warpgrad.tasks.base import TaskFamily
+from warpgrad.keys import generator
 
 TEST_BATCH = 100
 """Most images of one test batch; hundreds of large ones at once would take more memory than adaptation."""
@@ -128,7 +126,7 @@ class ManyShotTask(BatchedClassification):
         return self.source.images.normalised(pixels, self.dtype), chosen.labels.to(pixels.device)
 
 
-class ManyShotFamily(TaskFamily):
+class ManyShotFamily(SplitFamily[ManyShotTask]):
     """All many-shot tasks of one split."""
 
     def __init__(
@@ -143,20 +141,14 @@ class ManyShotFamily(TaskFamily):
         """
         self.source = images.split(split)
         self.shape, self.dtype = shape, dtype
-        self._check(images.store)
+        fewest, whose = self.check_classes(len(self.source.classes), shape.ways)
+        require(
+            shape.training_images(fewest) > shape.meta_images,
+            f"{whose}; {shape.test} test images and {shape.meta_images} for the meta-loss leave none to adapt to; ask "
+            "for fewer.",
+        )
 
-    def sample(self, seed: int) -> ManyShotTask:
-        return self._task(f"{self.source.name} task", seed)
-
-    def task(self, index: int) -> ManyShotTask:
-        """Task number `index` of the split: the same for every method, seed and machine."""
-        return self._task(f"{self.source.name} task {index}", fold("task", index))
-
-    def tasks(self, count: int) -> Iterator[ManyShotTask]:
-        """The first `count` of them."""
-        return (self.task(index) for index in range(count))
-
-    def _task(self, name: str, seed: int) -> ManyShotTask:
+    def draw(self, name: str, seed: int) -> ManyShotTask:
         shape, source = self.shape, self.source
         draw = generator(source.name, "many-shot", seed)
         places = torch.randperm(len(source.classes), generator=draw)[: shape.ways].tolist()
@@ -178,21 +170,6 @@ class ManyShotFamily(TaskFamily):
             batch_size=shape.batch_size,
             seed=seed,
             dtype=self.dtype,
-        )
-
-    def _check(self, store: ImageStore) -> None:
-        data, split, shape = store.header.name, self.source.name, self.shape
-        require(
-            len(self.source.classes) >= shape.ways,
-            f"split '{split}' of {data} has {len(self.source.classes)} classes, too few for {shape.ways} ways; ask "
-            "for fewer.",
-        )
-        fewest = min(range(len(self.source.counts)), key=self.source.counts.__getitem__)
-        require(
-            shape.training_images(self.source.counts[fewest]) > shape.meta_images,
-            f"class '{store.classes[self.source.classes[fewest]]}' of {data} ({split}) has "
-            f"{self.source.counts[fewest]} images; {shape.test} test images and {shape.meta_images} for the "
-            "meta-loss leave none to adapt to; ask for fewer.",
         )
 
 
