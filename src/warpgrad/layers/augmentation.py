@@ -197,11 +197,11 @@ def _selected(model: nn.Module, after: Selector | None) -> list[_Slot]:
         chosen = [slot for slot in slots if slot.name in names]
     require(chosen, f"no module of the {type(model).__name__} was selected: nothing would be added.")
     for slot in chosen:
-        if isinstance(slot.module, _NO_TENSOR):
-            raise WarpgradError(
-                f"no layer can follow '{slot.name}': a {type(slot.module).__name__} does not return one "
-                "tensor; select a module inside or around it."
-            )
+        require(
+            not isinstance(slot.module, _NO_TENSOR),
+            f"no layer can follow '{slot.name}': a {type(slot.module).__name__} does not return one "
+            "tensor; select a module inside or around it.",
+        )
     return chosen
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from typing_extensions import TypeVar
 
-from warpgrad.errors import WarpgradError, expect, flag, mapping
+from warpgrad.errors import WarpgradError, expect, flag, mapping, require
 from warpgrad.keys import fold, isolated_rng, seed_global
 from warpgrad.model.normalisation import (
     POLICIES,
@@ -194,8 +194,7 @@ class Learner(Generic[M_co]):
                 on CPUs; converts the module's own.
         """
         expect(module, nn.Module, "module", "nn.Linear(3, 2)", hint=_hint(module))
-        if batch_norm not in POLICIES:
-            raise WarpgradError(f"batch_norm={batch_norm!r} is unknown; choose one of {', '.join(POLICIES)}.")
+        require(batch_norm in POLICIES, f"batch_norm={batch_norm!r} is unknown; choose one of {', '.join(POLICIES)}.")
         if start is not None:
             mapping(start, "start", '{"head": "zero"}')
         flag(allow_unused, "allow_unused")
@@ -317,14 +316,12 @@ class Learner(Generic[M_co]):
         """Copy values into θ0, φ, constants and buffers; names and shapes must be the module's own."""
         own = self.module.state_dict()
         for name, value in own.items():
-            if name not in state:
-                raise WarpgradError(f"the state has no '{name}', which the learner's {self._kind} has.")
+            require(name in state, f"the state has no '{name}', which the learner's {self._kind} has.")
             if isinstance(value, Tensor) and value.shape != state[name].shape:
                 shapes = f"{tuple(state[name].shape)}, in the learner {tuple(value.shape)}"
                 raise WarpgradError(f"'{name}' has the shape {shapes}: it is the state of another model.")
         for name in state:
-            if name not in own:
-                raise WarpgradError(f"the state has '{name}', which the learner's {self._kind} has not.")
+            require(name in own, f"the state has '{name}', which the learner's {self._kind} has not.")
         self.module.load_state_dict(dict(state))
 
     def to(self, *args: Any, **kwargs: Any) -> Self:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError, require
+from warpgrad.errors import require
 from warpgrad.rules.base import Learned, Rule, descend, part, safe_sqrt
 from warpgrad.tensors import Tensors
 
@@ -143,8 +143,7 @@ class Clip(Rule):
         super().__init__()
         require((norm is None) != (value is None), "Clip(...) takes exactly one of norm= and value=.")
         bound = norm if norm is not None else value
-        if bound is None or not bound > 0:
-            raise WarpgradError(f"Clip(...): the bound must be greater than 0, not {bound}.")
+        require(bound is not None and bound > 0, f"Clip(...): the bound must be greater than 0, not {bound}.")
         self.rule, self.norm, self.value = rule, norm, value
         self.meta = rule.meta
 
