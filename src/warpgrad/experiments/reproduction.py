@@ -97,7 +97,6 @@ def run_cells(
                 time.sleep(0.1)
                 interrupts.hold()
     except Interrupted as error:
-        stop_all(list(active))
         leave_after(error)
     finally:
         stop_all(list(active))

@@ -92,11 +92,6 @@ def without_meta_training(experiment: Experiment[C], config: C, execution: Execu
     return 0
 
 
-def default_directory(experiment: Experiment[C], config: C, root: Path = Path("runs")) -> Path:
-    """Where a run goes when nobody says: runs/EXPERIMENT/NAME."""
-    return root / experiment.name / run_name(experiment, config)
-
-
 def run_name(experiment: Experiment[C], config: C) -> str:
     """PRESET-METHOD-seedN, with every other setting that differs from the preset: runs that differ never share one."""
     named = ("preset", "method", "seed")

@@ -102,11 +102,6 @@ class Active:
         """Whether another process is running in the directory."""
         return is_locked(self.directory / LOCK)
 
-    def stop(self) -> None:
-        """Ask the run to save and stop, and wait until it has."""
-        if self.worker is not None:
-            self.worker.stop()
-
 
 class Workers:
     """`workers` trials at a time, until there are `total`."""
@@ -158,7 +153,7 @@ class Workers:
             return False
         code = one.worker.code
         if one.watch is not None and self._behind(one.trial, one.watch, last=code is not None):
-            one.stop()
+            one.worker.stop()
             self._end(one, TrialState.PRUNED, f"pruned after {max(_reports(one.trial))} meta-steps")
             return True
         if code is None:

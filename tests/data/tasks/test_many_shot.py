@@ -67,9 +67,7 @@ def read_back(images: FewShotImages, batch) -> list[tuple[int, int]]:
 def held(task, chosen) -> list[tuple[int, int]]:
     """The same for images that a task holds."""
     classes = [task.source.classes[place] for place in task.places]
-    return [
-        (classes[label], image) for label, image in zip(chosen.labels.tolist(), chosen.images.tolist(), strict=True)
-    ]
+    return [(classes[label], image) for label, image in chosen.tolist()]
 
 
 def test_classes_and_images_are_drawn_without_replacement_and_kept_apart(family):

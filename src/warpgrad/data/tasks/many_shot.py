@@ -50,20 +50,6 @@ class ManyShotShape:
         return min(self.shots, count - self.test)
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """Some images of a task: the label of each, and which image of its class it is."""
-
-    labels: Tensor
-    images: Tensor
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: Tensor) -> Chosen:
-        return Chosen(self.labels[index], self.images[index])
-
-
 class ManyShotTask(BatchedClassification):
     """Tell N classes apart. L_task and L_meta are the same negative log-likelihood on different random batches, drawn
     from all training images whatever their class; the test batches are the held-out images."""
@@ -74,9 +60,9 @@ class ManyShotTask(BatchedClassification):
         source: SplitImages,
         places: list[int],
         *,
-        adapt: Chosen,
-        meta: Chosen,
-        test: Chosen,
+        adapt: Tensor,
+        meta: Tensor,
+        test: Tensor,
         batch_size: int,
         seed: int,
         dtype: torch.dtype = torch.float32,
@@ -86,7 +72,7 @@ class ManyShotTask(BatchedClassification):
             name: Shown in messages.
             source: Where the images are.
             places: The class of each label, as a place in `source`.
-            adapt: The images that adaptation draws from.
+            adapt: The images that adaptation draws from, [n, 2]: label, and place among those of its class.
             meta: Those that the meta-loss draws from.
             test: The held-out ones.
             batch_size: Images per batch.
@@ -114,16 +100,16 @@ class ManyShotTask(BatchedClassification):
         for begin in range(0, count, size):
             yield self._read(self.test_images[torch.arange(begin, begin + size)])
 
-    def _read(self, chosen: Chosen) -> ImageBatch:
+    def _read(self, chosen: Tensor) -> ImageBatch:
         """Read class by class, then put back into the order asked for."""
-        order = chosen.labels.argsort(stable=True)
+        labels, images = chosen.unbind(1)
+        order = labels.argsort(stable=True)
         parts = [
-            self.source.take(self.places[label], chosen.images[chosen.labels == label])
-            for label in sorted(set(chosen.labels.tolist()))
+            self.source.take(self.places[label], images[labels == label]) for label in sorted(set(labels.tolist()))
         ]
         pixels = torch.cat(parts)
         pixels = pixels[order.argsort().to(pixels.device)]
-        return self.source.images.normalised(pixels, self.dtype), chosen.labels.to(pixels.device)
+        return self.source.images.normalised(pixels, self.dtype), labels.to(pixels.device)
 
 
 class ManyShotFamily(SplitFamily[ManyShotTask]):
@@ -159,7 +145,7 @@ class ManyShotFamily(SplitFamily[ManyShotTask]):
             kept = training - shape.meta_images
             meta = order[kept:training] if shape.meta_images else order[:kept]
             parts.append((order[:kept], meta, order[training : training + shape.test]))
-        adapt, of_meta, test = (_labelled(list(part)) for part in zip(*parts, strict=True))
+        adapt, of_meta, test = (_labelled(part) for part in zip(*parts, strict=True))
         return ManyShotTask(
             name,
             source,
@@ -173,6 +159,6 @@ class ManyShotFamily(SplitFamily[ManyShotTask]):
         )
 
 
-def _labelled(of_classes: list[Tensor]) -> Chosen:
-    counts = torch.tensor([len(images) for images in of_classes])
-    return Chosen(torch.arange(len(of_classes)).repeat_interleave(counts), torch.cat(of_classes))
+def _labelled(of_classes: Iterable[Tensor]) -> Tensor:
+    pairs = [torch.stack([torch.full_like(places, label), places], dim=1) for label, places in enumerate(of_classes)]
+    return torch.cat(pairs)
