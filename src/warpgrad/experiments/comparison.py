@@ -19,6 +19,9 @@ T = TypeVar("T")
 CONDITIONS = ("data", "data_sha256", "split", "ways", "shots", "query", "batch_norm", "headline_steps")
 """What evaluations must agree in before they are compared, where they name it."""
 
+Scores = Mapping[int, Mapping[Any, float]]
+"""meta-seed -> held-out task -> score."""
+
 ACCURACY: Mapping[str, str] = MappingProxyType({"accuracy": "accuracy % [95 % interval]"})
 
 
@@ -85,16 +88,17 @@ def comparable(first: Group, second: Group, measure: str = "accuracy") -> bool:
 
 def difference(first: Group, second: Group, measure: str = "accuracy") -> Difference | None:
     """first − second over the meta-seeds that both have; None where they share none, or were tested on other tasks."""
-    ours, theirs = per_task(first, measure), per_task(second, measure)
-    seeds = sorted(set(ours) & set(theirs))
-    same = all(set(ours[seed]) == set(theirs[seed]) for seed in seeds)
-    if not seeds or not same or not comparable(first, second, measure):
+    if not comparable(first, second, measure):
         return None
-    return paired_difference(
-        {seed: ours[seed] for seed in seeds},
-        {seed: theirs[seed] for seed in seeds},
-        names=(first.label, second.label),
-    )
+    return over_shared_seeds(per_task(first, measure), per_task(second, measure), (first.label, second.label))
+
+
+def over_shared_seeds(ours: Scores, theirs: Scores, names: tuple[str, str]) -> Difference | None:
+    """ours − theirs over the meta-seeds that both have; None where they share none, or have other tasks at one."""
+    seeds = sorted(set(ours) & set(theirs))
+    if not seeds or any(set(ours[seed]) != set(theirs[seed]) for seed in seeds):
+        return None
+    return paired_difference({seed: ours[seed] for seed in seeds}, {seed: theirs[seed] for seed in seeds}, names=names)
 
 
 def result_lines(

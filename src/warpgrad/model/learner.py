@@ -40,11 +40,10 @@ from warpgrad.model.partition import (
     unmark,
     unwrapped,
 )
-from warpgrad.model.recomputation import Again, RecomputedUnder
 from warpgrad.model.second_order import SecondOrderKernels
 from warpgrad.model.second_order.plain_forms import silently_wrong
 from warpgrad.model.surroundings import Surroundings, copyable, refuse_rewriting
-from warpgrad.model.swapping import Swapper
+from warpgrad.model.swapping import Again, RecomputedUnder, Swapper
 from warpgrad.tensors import Tensors, detached, laid_channels_last, select
 
 M_co = TypeVar("M_co", bound=nn.Module, default=nn.Module, covariant=True)

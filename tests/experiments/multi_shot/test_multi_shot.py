@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from tests.data.tasks.test_many_shot import marked_store
 from tests.support.experiment_runs import Runs, evaluation_of, group_of, on_record
@@ -23,7 +24,7 @@ from warpgrad.experiments.multi_shot import experiment as multi_shot
 from warpgrad.experiments.multi_shot.config import METHODS, MultiShotConfig
 from warpgrad.experiments.multi_shot.evaluation import mean_scores
 from warpgrad.experiments.multi_shot.experiment import MultiShot, open_images
-from warpgrad.experiments.multi_shot.methods import network, recipe, warped_network
+from warpgrad.experiments.multi_shot.methods import recipe
 from warpgrad.experiments.reproduction import cells
 from warpgrad.experiments.runner import command, execute
 from warpgrad.initialisers import Fixed, Leap, Reptile
@@ -49,6 +50,11 @@ def store(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def module_of(config: MultiShotConfig) -> nn.Module:
+    """The network of a method as its meta-training begins."""
+    return recipe(config, SHAPE).method.learner.module
+
+
 def tiny(store):
     def make(**changes) -> MultiShotConfig:
         return EXPERIMENT.config("small", **{**TINY, "data": str(store.path), **changes})
@@ -126,7 +132,7 @@ def test_the_small_preset_keeps_the_protocol():
     assert 3 <= small["test_steps"] / small["steps"] <= 6
     assert len(small["widths"]) == len(paper["widths"]) == 6
     # Five poolings of a 32×32 image leave one place.
-    assert network(EXPERIMENT.presets["small"], SHAPE).get_submodule("head").weight.shape == (10, 48)
+    assert module_of(EXPERIMENT.presets["small"]).get_submodule("head").weight.shape == (10, 48)
 
 
 def test_training_from_scratch_takes_larger_batches(tiny):
@@ -195,17 +201,17 @@ def test_every_method_is_the_stated_choice_of_parts(tiny):
 
 
 def test_all_methods_begin_at_the_same_weights_and_the_same_function(tiny):
-    plain = network(tiny(), SHAPE)
+    plain = module_of(tiny(method="leap"))
     for method in METHODS:
         theta0 = recipe(tiny(method=method), SHAPE).method.learner.theta0
         assert set(theta0) == {name for name, _ in plain.named_parameters()}
         for name, value in plain.named_parameters():
             assert torch.equal(theta0[name], value), (method, name)
     images = torch.rand(4, *SHAPE)
-    torch.testing.assert_close(warped_network(tiny(), SHAPE)(images), plain(images))
-    own = warped_network(tiny(warp_init="own"), SHAPE)
+    torch.testing.assert_close(module_of(tiny())(images), plain(images))
+    own = module_of(tiny(warp_init="own"))
     assert not torch.allclose(own(images), plain(images), atol=1e-3)
-    other = network(tiny(seed=1), SHAPE)
+    other = module_of(tiny(method="leap", seed=1))
     assert not torch.equal(plain.get_submodule("head").weight, other.get_submodule("head").weight)
 
 
