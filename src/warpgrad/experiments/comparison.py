@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import Diverged, Group
 from warpgrad.report.metric_curves import is_number
 from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
@@ -191,8 +191,7 @@ def check_searched(trials: Sequence[Trial], *, best: Literal["highest", "lowest"
 
 def _winner(trials: Sequence[Trial], best: Literal["highest", "lowest"]) -> Winner:
     finite = [trial for trial in trials if math.isfinite(trial.score)]
-    if not finite:
-        raise WarpgradError(f"no trial of {trials[0].method} has a finite score: search smaller values.")
+    require(finite, f"no trial of {trials[0].method} has a finite score: search smaller values.")
     won = (max if best == "highest" else min)(finite, key=lambda trial: trial.score)
     varied = [
         name

@@ -182,11 +182,11 @@ def _slots(model: nn.Module) -> Iterator[_Slot]:
 def _selected(model: nn.Module, after: Selector | None) -> list[_Slot]:
     slots = list(_slots(model))
     if after is None:
-        if not isinstance(model, nn.Sequential):
-            raise WarpgradError(
-                f"where new layers belong in a {type(model).__name__} is not obvious: name the modules that "
-                "they follow with after=..."
-            )
+        require(
+            isinstance(model, nn.Sequential),
+            f"where new layers belong in a {type(model).__name__} is not obvious: name the modules that "
+            "they follow with after=...",
+        )
         children = [slot for slot in slots if slot.parent is model]
         chosen = [slot for slot in children if next(slot.module.parameters(), None) is not None][:-1]
     elif callable(after):

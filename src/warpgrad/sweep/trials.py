@@ -74,11 +74,11 @@ class TrialReports:
             records = [json.loads(line) for line in lines[:step]]
             known = dict.fromkeys(name for record in records for name in record)
             by = next((name for name in self._names if name in known), None)
-            if by is None and not self._due:
-                raise WarpgradError(
-                    f"{self.file} has no '{self._names[0]}' to prune by (it has {', '.join(known)}); "
-                    "name another with --prune-by, or leave --prune out."
-                )
+            require(
+                by is not None or self._due,
+                f"{self.file} has no '{self._names[0]}' to prune by (it has {', '.join(known)}); "
+                "name another with --prune-by, or leave --prune out.",
+            )
             values = [record[by] for record in records[-self.window :] if by in record]
             if by is None or not values:
                 continue  # validations may be further apart than reports

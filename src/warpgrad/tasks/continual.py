@@ -25,7 +25,7 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.keys import generator
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.supervised import Loss, MeasuredTask
@@ -73,14 +73,16 @@ class TensorSubTask(SubTask):
         }
         self._test = self._splits["validation"] if test is None else test
         for what, examples in (*self._splits.items(), ("test", self._test)):
-            if not isinstance(examples, tuple | list) or len(examples) != 2:
-                raise WarpgradError(f"a sub-task's {what} data must be a pair of tensors, (inputs, targets).")
+            require(
+                isinstance(examples, tuple | list) and len(examples) == 2,
+                f"a sub-task's {what} data must be a pair of tensors, (inputs, targets).",
+            )
             inputs, targets = examples
-            if len(inputs) == 0 or len(inputs) != len(targets):
-                raise WarpgradError(
-                    f"a sub-task's {what} data has {len(inputs)} inputs and {len(targets)} targets; "
-                    "give as many of both, at least 1."
-                )
+            require(
+                len(inputs) != 0 and len(inputs) == len(targets),
+                f"a sub-task's {what} data has {len(inputs)} inputs and {len(targets)} targets; "
+                "give as many of both, at least 1.",
+            )
 
     def draw(self, split: Split, size: int, draw: Generator) -> Examples:
         inputs, targets = self._splits[split]
@@ -167,15 +169,16 @@ class ContinualTask(MeasuredTask):
             raise WarpgradError(f"a sub-task of task '{name}' is a {others[0]}; give TensorSubTask((x, y)) instead.")
         self.order = tuple(range(len(self.subtasks)) if order is None else order)
         meta_size = batch_size if meta_batch_size is None else meta_batch_size
-        if not self.order or len(set(self.order)) < len(self.order) or not set(self.order) <= set(range(len(subtasks))):
-            raise WarpgradError(
-                f"task '{name}' has {len(subtasks)} sub-tasks, which cannot be learned in the order {self.order}: "
-                "name at least one, each at most once, counting from 0."
-            )
-        if any(not isinstance(size, int) or size < 1 for size in (steps_per_subtask, batch_size, meta_size)):
-            raise WarpgradError(f"task '{name}': steps per sub-task and batch sizes are whole numbers, at least 1.")
-        if weighting not in WEIGHTINGS:
-            raise WarpgradError(f"weighting={weighting!r} is unknown; choose one of {', '.join(WEIGHTINGS)}.")
+        require(
+            self.order and len(set(self.order)) >= len(self.order) and (set(self.order) <= set(range(len(subtasks)))),
+            f"task '{name}' has {len(subtasks)} sub-tasks, which cannot be learned in the order {self.order}: "
+            "name at least one, each at most once, counting from 0.",
+        )
+        require(
+            all(isinstance(size, int) and size >= 1 for size in (steps_per_subtask, batch_size, meta_size)),
+            f"task '{name}': steps per sub-task and batch sizes are whole numbers, at least 1.",
+        )
+        require(weighting in WEIGHTINGS, f"weighting={weighting!r} is unknown; choose one of {', '.join(WEIGHTINGS)}.")
         self.name = name
         self.weighting = weighting
         self.steps_per_subtask = steps_per_subtask
@@ -265,8 +268,9 @@ class ContinualTask(MeasuredTask):
 
     def with_order(self, order: Sequence[int]) -> ContinualTask:
         """The same sub-tasks, all of them, learned in another order."""
-        if sorted(order) != sorted(self.order):
-            raise WarpgradError(f"{tuple(order)} is not another order of the sub-tasks {self.order}.")
+        require(
+            sorted(order) == sorted(self.order), f"{tuple(order)} is not another order of the sub-tasks {self.order}."
+        )
         other = copy.copy(self)
         other.order = tuple(order)
         return other

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Batch, Task, TaskFamily
@@ -95,8 +95,10 @@ class SupervisedTask(MeasuredTask):
         self._train = _checked(name, "training", (inputs, targets))
         self._meta = _checked(name, "meta", meta) if meta is not None else self._train
         self._test = _checked(name, "test", test) if test is not None else None
-        if batch_size is not None and batch_size < 1:
-            raise WarpgradError(f"task '{name}' asks for batches of {batch_size}; batch_size must be at least 1.")
+        require(
+            batch_size is None or batch_size >= 1,
+            f"task '{name}' asks for batches of {batch_size}; batch_size must be at least 1.",
+        )
         self.stack_key = (SupervisedTask, loss)
 
     def adapt_batch(self, k: int) -> tuple[Tensor, Tensor]:
@@ -143,8 +145,7 @@ class TaskList(TaskFamily):
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        if not tasks:
-            raise WarpgradError("a TaskList needs at least one task.")
+        require(tasks, "a TaskList needs at least one task.")
         self.tasks = list(tasks)
 
     def sample(self, seed: int) -> Task:
@@ -162,8 +163,9 @@ class TaskList(TaskFamily):
 
 def _checked(name: str, what: str, data: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     inputs, targets = data
-    if len(inputs) == 0:
-        raise WarpgradError(f"task '{name}' is empty: its {what} data has no examples.")
-    if len(inputs) != len(targets):
-        raise WarpgradError(f"task '{name}' has {len(inputs)} inputs but {len(targets)} targets in its {what} data.")
+    require(len(inputs) != 0, f"task '{name}' is empty: its {what} data has no examples.")
+    require(
+        len(inputs) == len(targets),
+        f"task '{name}' has {len(inputs)} inputs but {len(targets)} targets in its {what} data.",
+    )
     return inputs, targets
