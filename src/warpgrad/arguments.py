@@ -9,7 +9,9 @@ Every message is one sentence: the argument, what it should be, and what it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from warpgrad.errors import WarpgradError
@@ -48,9 +50,12 @@ def integer(value: Any, argument: str, *, at_least: int = 0) -> int:
 
 def real(value: Any, argument: str, *, above: float | None = None, at_least: float | None = None) -> float:
     """`value`, which must be a finite number."""
-    if isinstance(value, bool | str) or not hasattr(value, "__float__"):
+    if isinstance(value, bool | str):
         raise WarpgradError(f"{argument} must be a number, not {described(value)}.")
-    number = float(value)
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # a tensor or an array of several numbers among others
+        raise WarpgradError(f"{argument} must be a number, not {described(value)}.") from error
     if not math.isfinite(number):
         raise WarpgradError(f"{argument}={number}: it must be finite.")
     if above is not None and not number > above:
@@ -75,6 +80,19 @@ def function(value: Any, argument: str, example: str) -> Callable[..., Any]:
     return found
 
 
+def choice(value: Any, argument: str, choices: Sequence[str]) -> None:
+    """Refuse a value that is not one of these words."""
+    if not isinstance(value, str) or value not in choices:
+        raise WarpgradError(f"{argument}={described(value)} is unknown; choose one of {', '.join(choices)}.")
+
+
+def file_path(value: Any, argument: str, example: str) -> Path:
+    """`value` as a path, which must be a string or a path."""
+    if not isinstance(value, str | Path):
+        raise WarpgradError(f"{argument} must be a path, e.g. {example!r}, not {described(value)}.")
+    return Path(value)
+
+
 def mapping(value: Any, argument: str, example: str) -> Mapping[Any, Any]:
     """`value`, which must be a mapping."""
     if not isinstance(value, Mapping):
@@ -83,9 +101,12 @@ def mapping(value: Any, argument: str, example: str) -> Mapping[Any, Any]:
 
 
 def _integral(value: Any) -> int | None:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if isinstance(value, bool):
         return None
-    return int(value.__index__())
+    try:
+        return operator.index(value)
+    except (TypeError, ValueError, RuntimeError):  # a tensor or an array of several numbers among others
+        return None
 
 
 def _article(word: str) -> str:

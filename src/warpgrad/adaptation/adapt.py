@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from warpgrad.adaptation.base import Adaptation, Point, reason
 from warpgrad.adaptation.trajectory import Trajectory
-from warpgrad.arguments import described, expect, flag, integer
+from warpgrad.arguments import described, expect, flag, integer, mapping
 from warpgrad.errors import WarpgradError, refuse_if
 from warpgrad.keys import fold, isolated_rng
 from warpgrad.model.learner import Forward, Learner
@@ -114,6 +114,10 @@ def evaluate(
         >>> sorted(wg.evaluate(learner, task, learner.theta0, learner.buffers()))
         ['loss']
     """
+    expect(learner, Learner, "learner", "Learner(model, warp=...)", hint=_module_hint(learner))
+    expect(task, Task, "task", "SupervisedTask(inputs, targets, F.mse_loss)", hint=_family_hint(task))
+    mapping(theta, "theta", "learner.theta0")
+    mapping(buffers, "buffers", "learner.buffers()")
     scores: list[dict[str, float]] = []
     sizes: list[int] = []
     with torch.no_grad():

@@ -12,7 +12,8 @@ from warpgrad.adaptation.trajectory import Segment
 from warpgrad.algorithms.engines import Engine, EngineChoice
 from warpgrad.algorithms.method import MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.arguments import choice, integer
+from warpgrad.errors import WarpgradError
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 
@@ -87,11 +88,10 @@ class Algorithm(ABC):
             chunk: At most this many tasks or points are stacked at once; bounds memory.
         """
         self.steps = check_steps(steps)
-        refuse_if(tasks < 1, f"tasks={tasks}: a meta-step needs at least 1 task.")
-        refuse_if(chunk < 1, f"chunk={chunk}: at least 1 task must be evaluated at once.")
-        refuse_if(reduction not in ("mean", "sum"), f"reduction={reduction!r} is unknown; choose mean or sum.")
-        self.tasks, self.reduction = tasks, reduction
-        self.engine = EngineChoice(engine, chunk)
+        self.tasks = integer(tasks, "tasks", at_least=1)
+        choice(reduction, "reduction", ("mean", "sum"))
+        self.reduction = reduction
+        self.engine = EngineChoice(engine, integer(chunk, "chunk", at_least=1))
 
     @abstractmethod
     def meta_step(

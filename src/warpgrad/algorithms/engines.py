@@ -22,7 +22,8 @@ from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.adaptation.traced import TracedAdaptation, TracedGraphs
 from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.algorithms.method import Method
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.arguments import choice
+from warpgrad.errors import WarpgradError
 from warpgrad.tasks.base import Batch, Task
 from warpgrad.tensors import flattened, leaves, refilled
 
@@ -39,7 +40,7 @@ class EngineChoice:
     """Turns a meta-batch into adaptations, one per task or one per stack."""
 
     def __init__(self, engine: Engine, chunk: int) -> None:
-        refuse_if(engine not in ENGINES, f"engine={engine!r} is unknown; choose one of {', '.join(ENGINES)}.")
+        choice(engine, "engine", ENGINES)
         self.engine, self.chunk = engine, chunk
         self._checked: bool | None = None
         self._graphs = TracedGraphs()

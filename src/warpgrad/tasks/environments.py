@@ -55,6 +55,8 @@ class EnvironmentTask(Task):
         """
         self.name = name
         self.length = integer(length, "length", at_least=1)
+        if objective is not None:
+            expect(objective, ActorCritic, "objective", "ActorCritic()")
         self.objective = objective or ActorCritic()
         self._make, self._seed = function(make, "make", 'lambda: gymnasium.make_vec("CartPole-v1", num_envs=16)'), seed
         self._environment: Any = None

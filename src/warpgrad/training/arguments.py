@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -13,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.method import Method
-from warpgrad.arguments import described, expect, flag, function, integer, mapping, real
+from warpgrad.arguments import described, expect, file_path, flag, function, integer, mapping, real
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.initialisers.points import Fixed
@@ -127,11 +125,6 @@ def _callbacks(value: Any) -> None:
             function(one, f"callbacks[{place}]", "a Callback, or a function of (step, learner, record)")
 
 
-def _path(name: str, value: Any) -> None:
-    if not isinstance(value, str | Path):
-        raise WarpgradError(f"{name} must be a path, e.g. 'runs/mine', not {described(value)}.")
-
-
 _CHECKS: dict[str, Callable[[Any], object]] = {
     "method": _method,
     "tasks": _tasks,
@@ -151,8 +144,8 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "test": lambda value: function(value, "test", "lambda learner: score(learner, tasks, ...)"),
     "test_every": lambda value: integer(value, "test_every", at_least=1),
     "callbacks": _callbacks,
-    "run": partial(_path, "run"),
-    "init_from": partial(_path, "init_from"),
+    "run": lambda value: file_path(value, "run", "runs/mine"),
+    "init_from": lambda value: file_path(value, "init_from", "runs/mine"),
     "config": lambda value: mapping(value, "config", '{"width": 40}'),
     "fresh": lambda value: flag(value, "fresh"),
     "checkpoint_seconds": lambda value: real(value, "checkpoint_seconds", at_least=0),
