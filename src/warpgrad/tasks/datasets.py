@@ -27,7 +27,7 @@ from warpgrad.errors import WarpgradError
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Batch, Task, TaskFamily
-from warpgrad.tasks.supervised import Loss
+from warpgrad.tasks.supervised import Loss, metric_functions
 
 Place = tuple[int, int]
 """An example's index, and the key of the batch that it is drawn for."""
@@ -79,7 +79,8 @@ class DatasetTask(Task):
             name: Stands in messages.
         """
         self.name = name
-        self._loss, self._metrics = function(loss, "loss", "F.mse_loss"), metric_functions(metrics)
+        self._loss: Loss = function(loss, "loss", "F.mse_loss")
+        self._metrics = metric_functions(metrics)
         self._collate = function(collate, "collate", "torch.utils.data.default_collate")
         self._label, self._seed, self._device = label, integer(seed, "seed"), device
         self._workers = integer(workers, "workers")
@@ -337,7 +338,7 @@ def column(dataset: Any, values: Sequence[Hashable] | str | None, label: str) ->
         found = [_entry(dataset[index], label) for index in range(len(dataset))]
     if not isinstance(found, Iterable):
         raise WarpgradError(
-            f"the labels or groups are one for every example, or a column's name, not {described(found)}."
+            f"labels= and groups= are one for every example, or a column's name, not {described(found)}."
         )
     plain = found.tolist() if hasattr(found, "tolist") else list(found)
     if len(plain) != len(dataset):

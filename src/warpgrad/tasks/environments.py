@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from warpgrad.arguments import described, function, integer
+from warpgrad.arguments import described, expect, function, integer
 from warpgrad.errors import WarpgradError
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Forward
@@ -58,7 +58,8 @@ class EnvironmentTask(Task):
         if objective is not None:
             expect(objective, ActorCritic, "objective", "ActorCritic()")
         self.objective = objective or ActorCritic()
-        self._make, self._seed = function(make, "make", 'lambda: gymnasium.make_vec("CartPole-v1", num_envs=16)'), seed
+        self._make = function(make, "make", 'lambda: gymnasium.make_vec("CartPole-v1", num_envs=16)')
+        self._seed = integer(seed, "seed")
         self._environment: Any = None
 
     @property

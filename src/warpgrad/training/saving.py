@@ -39,10 +39,8 @@ def save(path: str | Path, method: Method) -> None:
         0.1
     """
     expect(method, Method, "method", "Method(learner, SGD(0.1), Exact())")
-    checkpoint.save(
-        file_path(path, "path", "warp.safetensors"),
-        {"version": __version__, "parts": method_parts(method), "weights": weights(method)},
-    )
+    content = {"version": __version__, "parts": method_parts(method), "weights": weights(method)}
+    checkpoint.save(file_path(path, "path", "warp.safetensors"), content)
 
 
 def load(
