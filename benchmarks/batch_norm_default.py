@@ -28,7 +28,7 @@ from torch import Tensor, nn
 import warpgrad as wg
 from warpgrad.keys import fold, generator
 from warpgrad.model.normalisation import BatchNormPolicy
-from warpgrad.origin import commit
+from warpgrad.origin import CHANGED, commit
 from warpgrad.training.provenance import hardware, versions
 
 POLICIES: tuple[BatchNormPolicy, ...] = ("running", "corrected", "batch")
@@ -147,7 +147,7 @@ def chosen(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def main() -> None:
     made_by = commit()
-    if made_by is None:
+    if made_by is None or made_by.endswith(CHANGED):
         raise SystemExit("the record names the commit that made it: commit what has changed first.")
     began, rows = time.process_time(), []
     for problem in PROBLEMS:
