@@ -338,10 +338,13 @@ def test_whatever_is_handed_over_there_is_one_sentence(name, argument):
     for kind, wrong in WRONG.items():
         if f"{name}.{argument}" in MAY_BE.get(kind, ()):
             continue
-        with pytest.raises(wg.WarpgradError) as caught:
+        said = None
+        try:
             call(**{**usual(), argument: wrong})
-            pytest.fail(f"{kind} was taken for {argument} of {name}")
-        assert len(str(caught.value).splitlines()) == 1, kind
+        except wg.WarpgradError as error:
+            said = str(error)
+        assert said is not None, f"{kind} was taken for {argument} of {name}"
+        assert len(said.splitlines()) == 1, kind
 
 
 def test_a_learner_that_nothing_learns_has_no_meta_gradient_either():

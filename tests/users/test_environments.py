@@ -49,11 +49,12 @@ def test_episodes_repeat_and_end_where_the_environment_ends_them(example):
 
 def test_the_carts_that_are_reported_are_not_those_that_chose_the_settings(example, monkeypatch):
     seen: list[str] = []
-    monkeypatch.setattr(
-        example.wg,
-        "score",
-        lambda learner, tasks, **options: seen.extend(task.name for task in tasks) or {"return": 1.0},
-    )
+
+    def score(learner, tasks, **options):
+        seen.extend(task.name for task in tasks)
+        return {"return": 1.0}
+
+    monkeypatch.setattr(example.wg, "score", score)
     example.main(meta_steps=1)
     chosen_on = {f"cart {fold(example.SEED, 'held out', index)}" for index in range(100)}
     assert len(set(seen)) == example.HELD_OUT
