@@ -287,7 +287,7 @@ SIGNATURES = {
     "MetaOptimiser": (wg.MetaOptimiser, ("method", "optimiser", "clip", "schedule"), lambda: {
         "method": wg.Method(wg.Learner(model(), warp="2"), wg.SGD(0.1), wg.Exact()), "optimiser": ADAM,
     }),
-    "Online": (wg.Online, ("steps", "tasks", "include_last", "reduction", "engine", "chunk"), lambda: {
+    "Online": (wg.Online, ("steps", "tasks", "include_last", "reduction", "backend", "chunk"), lambda: {
         "steps": 1, "tasks": 1,
     }),
     "Offline": (wg.Offline, ("steps", "tasks", "samples", "share", "interleave", "include_last", "budget"), lambda: {

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from warpgrad.adaptation.base import check_steps
 from warpgrad.adaptation.trajectory import Segment
-from warpgrad.algorithms.engines import Engine, EngineChoice
+from warpgrad.algorithms.backend import Backend, BackendName
 from warpgrad.algorithms.method import MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.arguments import choice, integer
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, choice, integer
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 
@@ -74,7 +73,7 @@ class Algorithm(ABC):
         steps: int,
         tasks: int,
         reduction: Reduction = "mean",
-        engine: Engine = "auto",
+        backend: BackendName = "auto",
         chunk: int = 64,
     ) -> None:
         """
@@ -82,16 +81,16 @@ class Algorithm(ABC):
             steps: K, adaptation steps per task; a task's own `steps` goes before it.
             tasks: Tasks per meta-step.
             reduction: Whether g_φ is the mean or the sum over the (task, step) samples of one update.
-            engine: How tasks are evaluated, see `warpgrad.algorithms.engines.Engine`: `loop` takes one at a time (the
-                reference), `batched` stacks them, `traced` also traces the steps of a stack, and `auto` is `traced`
-                where that is known to win and was checked once, otherwise `loop`.
+            backend: How tasks are evaluated: `loop` takes one at a time (the reference), `batched` stacks them,
+                `traced` also traces the steps of a stack, and `auto` is `traced` where that is known to win and was
+                checked once, otherwise `loop`.
             chunk: At most this many tasks or points are stacked at once; bounds memory.
         """
         self.steps = check_steps(steps)
         self.tasks = integer(tasks, "tasks", at_least=1)
         choice(reduction, "reduction", ("mean", "sum"))
         self.reduction = reduction
-        self.engine = EngineChoice(engine, integer(chunk, "chunk", at_least=1))
+        self.backend = Backend(backend, integer(chunk, "chunk", at_least=1))
 
     @abstractmethod
     def meta_step(

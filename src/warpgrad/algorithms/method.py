@@ -8,8 +8,7 @@ from typing import Literal, Protocol
 from warpgrad.adaptation.base import Adaptation
 from warpgrad.adaptation.trajectory import ObjectiveStep, ThetaGradient, Trajectory
 from warpgrad.algorithms.ranks import Ranks, all_reduce
-from warpgrad.arguments import expect, real
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, expect, real
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.initialisers.points import Fixed
 from warpgrad.model.learner import Learner

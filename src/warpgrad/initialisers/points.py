@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from warpgrad.adaptation.base import Adaptation, Point
-from warpgrad.arguments import flag
+from warpgrad.errors import flag
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.objectives.unrolled import UnrolledObjective
 from warpgrad.rules.base import safe_sqrt

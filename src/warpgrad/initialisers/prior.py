@@ -9,8 +9,7 @@ from torch import Tensor
 
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.adaptation.trajectory import Start, ThetaGradient
-from warpgrad.arguments import expect, real
-from warpgrad.errors import require
+from warpgrad.errors import expect, real, require
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.keys import generator
 from warpgrad.model.learner import Learner

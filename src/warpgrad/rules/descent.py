@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from warpgrad.arguments import expect, flag, real
-from warpgrad.errors import refuse_if, require
+from warpgrad.errors import expect, flag, real, require
 from warpgrad.rules.base import Learned, Rule, descend, part, safe_sqrt
 from warpgrad.tensors import Tensors
 
@@ -38,8 +37,8 @@ class SGD(Rule):
         super().__init__()
         self.lr = self._scalar("lr", lr)
         momentum = real(momentum, "momentum of SGD")
-        refuse_if(not 0 <= momentum < 1, f"SGD(momentum={momentum}): momentum must be at least 0 and below 1.")
-        refuse_if(flag(nesterov, "nesterov of SGD") and momentum == 0, "SGD(nesterov=True) needs momentum > 0.")
+        require(0 <= momentum < 1, f"SGD(momentum={momentum}): momentum must be at least 0 and below 1.")
+        require(not flag(nesterov, "nesterov of SGD") or momentum > 0, "SGD(nesterov=True) needs momentum > 0.")
         self.weight_decay = real(weight_decay, "weight_decay of SGD", at_least=0)
         self.momentum, self.nesterov = momentum, nesterov
 
@@ -95,9 +94,7 @@ class Adam(Rule):
         self.lr = self._scalar("lr", lr)
         require(isinstance(betas, tuple | list) and len(betas) == 2, "betas of Adam are two numbers: (0.9, 0.999).")
         first, second = (real(beta, "betas of Adam") for beta in betas)
-        refuse_if(
-            not (0 <= first < 1 and 0 <= second < 1), f"Adam(betas={betas}): both must be at least 0 and below 1."
-        )
+        require(0 <= first < 1 and 0 <= second < 1, f"Adam(betas={betas}): both must be at least 0 and below 1.")
         self.betas = (first, second)
         self.eps = real(eps, "eps of Adam", above=0)
         self.weight_decay = real(weight_decay, "weight_decay of Adam", at_least=0)

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from warpgrad.arguments import described, flag, function, integer, real
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, flag, function, integer, real, short_repr
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Batch, Task, TaskFamily
@@ -319,7 +318,7 @@ def check_map_style(dataset: Any, what: str) -> Any:
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")) or isinstance(dataset, Mapping):
         raise WarpgradError(
             f"the {what} must have len(...) and dataset[index], as torch.utils.data.Dataset has, not "
-            f"{described(dataset)}."
+            f"{short_repr(dataset)}."
         )
     return dataset
 
@@ -338,7 +337,7 @@ def column(dataset: Any, values: Sequence[Hashable] | str | None, label: str) ->
         found = [_entry(dataset[index], label) for index in range(len(dataset))]
     if not isinstance(found, Iterable):
         raise WarpgradError(
-            f"labels= and groups= are one for every example, or a column's name, not {described(found)}."
+            f"labels= and groups= are one for every example, or a column's name, not {short_repr(found)}."
         )
     plain = found.tolist() if hasattr(found, "tolist") else list(found)
     if len(plain) != len(dataset):

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from warpgrad.arguments import described, expect, function, integer, mapping
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, expect, function, integer, mapping, short_repr
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Task, TaskFamily
@@ -128,7 +127,7 @@ class TaskList(TaskFamily):
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         if not isinstance(tasks, Iterable) or isinstance(tasks, str | bytes | Mapping):
-            raise WarpgradError(f"TaskList(...) takes a list of tasks, not {described(tasks)}.")
+            raise WarpgradError(f"TaskList(...) takes a list of tasks, not {short_repr(tasks)}.")
         self.tasks = list(tasks)
         if not self.tasks:
             raise WarpgradError("a TaskList needs at least one task.")
@@ -160,7 +159,7 @@ def metric_functions(metrics: Mapping[str, Loss] | None) -> dict[str, Loss]:
 def _checked(name: str, what: str, data: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     pair = isinstance(data, tuple | list) and len(data) == 2
     if not pair or not all(isinstance(one, Tensor) and one.ndim for one in data):
-        given = " and ".join(map(described, data)) if pair else described(data)
+        given = " and ".join(map(short_repr, data)) if pair else short_repr(data)
         raise WarpgradError(
             f"task '{name}' has {given} as its {what} data, which must be two tensors, inputs and targets, with the "
             "examples in dimension 0."

@@ -11,8 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.method import Method
-from warpgrad.arguments import described, expect, file_path, flag, function, integer, mapping, real
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, expect, file_path, flag, function, integer, mapping, real, short_repr
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.initialisers.points import Fixed
 from warpgrad.model.learner import Learner
@@ -60,8 +59,8 @@ def checked_tasks(batch: Sequence[Task], *, first: bool) -> Sequence[Task]:
     for place, task in enumerate(batch):
         if not isinstance(task, Task):
             raise WarpgradError(
-                f"the task family returned {described(task)} as task {place} of a meta-batch: sample(seed) must return "
-                "a Task."
+                f"the task family returned {short_repr(task)} as task {place} of a meta-batch: sample(seed) must "
+                "return a Task."
             )
     if first:
         check_repeats(batch[0])
@@ -97,7 +96,7 @@ def _optimiser(value: Any) -> None:
         name = "optimiser" if group is None else f"optimiser[{group!r}]"
         if isinstance(one, Optimizer):
             raise WarpgradError(
-                f"{name} is {described(one)} already: pass what makes one, e.g. {_PARTIAL}, because φ and θ0 have one "
+                f"{name} is {short_repr(one)} already: pass what makes one, e.g. {_PARTIAL}, because φ and θ0 have one "
                 "each."
             )
         function(one, name, _PARTIAL)
@@ -106,7 +105,7 @@ def _optimiser(value: Any) -> None:
 def _schedule(value: Any) -> None:
     if isinstance(value, LRScheduler):
         raise WarpgradError(
-            f"schedule is {described(value)} already: pass what makes one of an optimiser, e.g. {_SCHEDULE}."
+            f"schedule is {short_repr(value)} already: pass what makes one of an optimiser, e.g. {_SCHEDULE}."
         )
     function(value, "schedule", _SCHEDULE)
 
@@ -119,7 +118,7 @@ def _clip(value: Any) -> None:
 
 def _callbacks(value: Any) -> None:
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise WarpgradError(f"callbacks must be a list of callbacks, not {described(value)}: write callbacks=[...].")
+        raise WarpgradError(f"callbacks must be a list of callbacks, not {short_repr(value)}: write callbacks=[...].")
     for place, one in enumerate(value):
         if not isinstance(one, Callback):
             function(one, f"callbacks[{place}]", "a Callback, or a function of (step, learner, record)")

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from warpgrad.arguments import choice, described, integer
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, choice, integer, short_repr
 
 
 @dataclass(frozen=True)
@@ -36,16 +35,16 @@ class EarlyStopping:
 
     def __post_init__(self) -> None:
         if not isinstance(self.metric, str):
-            raise WarpgradError(f"metric must be the name of a validation score, not {described(self.metric)}.")
+            raise WarpgradError(f"metric must be the name of a validation score, not {short_repr(self.metric)}.")
         integer(self.patience, "patience", at_least=1)
         choice(self.mode, "mode", ("min", "max"))
 
-    def watch(self) -> Watch:
+    def watch(self) -> Patience:
         """What a new training sees of the metric: nothing yet."""
-        return Watch(self)
+        return Patience(self)
 
 
-class Watch:
+class Patience:
     """The best value that one training has seen, and how many validations it has waited for a better one."""
 
     def __init__(self, settings: EarlyStopping) -> None:

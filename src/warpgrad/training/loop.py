@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.algorithms.ranks import Ranks
-from warpgrad.arguments import described, mapping
-from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.errors import NonFiniteError, WarpgradError, mapping, short_repr
 from warpgrad.keys import fold
 from warpgrad.model.learner import Learner
 from warpgrad.tasks.base import TaskFamily
@@ -231,6 +230,6 @@ def _numbers(role: str, scores: Any) -> dict[str, float]:
             found[str(name)] = float(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise WarpgradError(
-                f"what {argument}= returns must be numbers by name, but {name!r} is {described(value)}."
+                f"what {argument}= returns must be numbers by name, but {name!r} is {short_repr(value)}."
             ) from error
     return found

@@ -10,8 +10,7 @@ import torch
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import check_finite
 from warpgrad.algorithms.method import Method, ParameterGroup
-from warpgrad.arguments import described, expect, integer
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, expect, integer, short_repr
 from warpgrad.keys import fold, isolated_rng
 from warpgrad.tasks.base import Task, TaskFamily
 from warpgrad.tensors import Tensors
@@ -68,7 +67,7 @@ def meta_gradient(
     check_learns(method, algorithm)
     if not isinstance(tasks, TaskFamily | list | tuple) or tasks in ([], ()):
         raise WarpgradError(
-            f"meta_gradient(...) needs a family, or a list of at least one task, not {described(tasks)}."
+            f"meta_gradient(...) needs a family, or a list of at least one task, not {short_repr(tasks)}."
         )
     batch = tasks.meta_batch(key, algorithm.tasks) if isinstance(tasks, TaskFamily) else list(tasks)
     checked_tasks(batch, first=True)

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.algorithms.method import Method
-from warpgrad.arguments import expect, file_path
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, expect, file_path
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.model.learner import Learner
 from warpgrad.objectives.base import Objective
@@ -40,7 +39,7 @@ def save(path: str | Path, method: Method) -> None:
     """
     expect(method, Method, "method", "Method(learner, SGD(0.1), Exact())")
     content = {"version": __version__, "parts": method_parts(method), "weights": weights(method)}
-    checkpoint.save(file_path(path, "path", "warp.safetensors"), content)
+    checkpoint.write_checkpoint(file_path(path, "path", "warp.safetensors"), content)
 
 
 def load(
@@ -64,7 +63,7 @@ def load(
     """
     path = file_path(path, "path", "warp.safetensors")
     _check_kinds(learner, rule, objective, initialiser)
-    return _built(path, checkpoint.load(path, learner.device), learner, rule, objective, initialiser)
+    return _built(path, checkpoint.read_checkpoint(path, learner.device), learner, rule, objective, initialiser)
 
 
 def load_run(
@@ -101,7 +100,7 @@ def load_start(method: Method, path: str | Path) -> None:
     """
     path = Path(path)
     source = newest_checkpoint(path) if path.is_dir() else path
-    state = checkpoint.load(source, method.learner.device)
+    state = checkpoint.read_checkpoint(source, method.learner.device)
     own, given = weights(method), dict(_chosen(state, source))
     for group in ("rule", "prior"):
         if _shapes(given.get(group) or {}) != _shapes(own[group]):
