@@ -270,8 +270,8 @@ def test_the_work_of_algorithm_1_is_linear_in_k(initialiser):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: wg.Online(steps=0, tasks=1), "steps=0: adaptation needs at least 1 step"),
-        (lambda: wg.Online(steps=1, tasks=0), "tasks=0.*at least 1 task"),
+        (lambda: wg.Online(steps=0, tasks=1), "steps=0: it must be at least 1"),
+        (lambda: wg.Online(steps=1, tasks=0), "tasks=0: it must be at least 1"),
         (lambda: wg.Offline(steps=1, tasks=1, samples=0), "samples=0"),
         (lambda: wg.Offline(steps=1, tasks=1, share=0.0), "share=0.0"),
         (lambda: wg.Offline(steps=1, tasks=1, share=1.5), "share=1.5"),

@@ -79,8 +79,8 @@ class Leap(Initialiser):
             stabilise: Use −|ΔL| for ΔL, so that a step on which a noisy loss went up does not push uphill.
         """
         super().__init__()
-        self.loss, self.norm = flag(loss, "loss of Leap"), flag(norm, "norm of Leap")
-        self.stabilise, self.needs_next_loss = flag(stabilise, "stabilise of Leap"), loss
+        self.loss, self.norm = flag(loss, "loss"), flag(norm, "norm")
+        self.stabilise, self.needs_next_loss = flag(stabilise, "stabilise"), loss
 
     def wants_segment(self, k: int) -> bool:
         del k

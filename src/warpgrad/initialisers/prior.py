@@ -36,7 +36,7 @@ class GaussianPrior(Initialiser):
             not objective.meta and not isinstance(objective, GaussianPrior),
             "GaussianPrior(...) takes a plain initialiser such as Reptile() or Leap().",
         )
-        self.objective, self.std = objective, real(std, "std of GaussianPrior", above=0)
+        self.objective, self.std = objective, real(std, "std", above=0)
         self.needs_next_loss = objective.needs_next_loss
 
     def prepare(self, learner: Learner) -> None:

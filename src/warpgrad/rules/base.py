@@ -71,7 +71,7 @@ class Rule(ABC):
 
     def _scalar(self, name: str, value: float | Learned) -> float:
         """Check a step size; where it is learned, make it a meta-parameter called `name`."""
-        start = real(value.value if isinstance(value, Learned) else value, f"{name} of {type(self).__name__}")
+        start = real(value.value if isinstance(value, Learned) else value, name)
         require(start > 0, f"{type(self).__name__}({name}={start}): the step size must be greater than 0.")
         if isinstance(value, Learned):
             self.meta[name] = torch.tensor(start, requires_grad=True)

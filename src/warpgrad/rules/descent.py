@@ -36,10 +36,10 @@ class SGD(Rule):
     ) -> None:
         super().__init__()
         self.lr = self._scalar("lr", lr)
-        momentum = real(momentum, "momentum of SGD")
+        momentum = real(momentum, "momentum")
         require(0 <= momentum < 1, f"SGD(momentum={momentum}): momentum must be at least 0 and below 1.")
-        require(not flag(nesterov, "nesterov of SGD") or momentum > 0, "SGD(nesterov=True) needs momentum > 0.")
-        self.weight_decay = real(weight_decay, "weight_decay of SGD", at_least=0)
+        require(not flag(nesterov, "nesterov") or momentum > 0, "SGD(nesterov=True) needs momentum > 0.")
+        self.weight_decay = real(weight_decay, "weight_decay", at_least=0)
         self.momentum, self.nesterov = momentum, nesterov
 
     def init(self, theta: Mapping[str, Tensor]) -> Tensors:
@@ -93,11 +93,11 @@ class Adam(Rule):
         super().__init__()
         self.lr = self._scalar("lr", lr)
         require(isinstance(betas, tuple | list) and len(betas) == 2, "betas of Adam are two numbers: (0.9, 0.999).")
-        first, second = (real(beta, "betas of Adam") for beta in betas)
+        first, second = (real(beta, "betas") for beta in betas)
         require(0 <= first < 1 and 0 <= second < 1, f"Adam(betas={betas}): both must be at least 0 and below 1.")
         self.betas = (first, second)
-        self.eps = real(eps, "eps of Adam", above=0)
-        self.weight_decay = real(weight_decay, "weight_decay of Adam", at_least=0)
+        self.eps = real(eps, "eps", above=0)
+        self.weight_decay = real(weight_decay, "weight_decay", at_least=0)
 
     def init(self, theta: Mapping[str, Tensor]) -> Tensors:
         first = next(iter(theta.values()))
