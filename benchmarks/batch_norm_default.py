@@ -28,8 +28,8 @@ from torch import Tensor, nn
 import warpgrad as wg
 from warpgrad.keys import fold, generator
 from warpgrad.model.normalisation import BatchNormPolicy
-from warpgrad.origin import CHANGED, commit
-from warpgrad.training.provenance import hardware, versions
+from warpgrad.training.resources import hardware, versions
+from warpgrad.version import CHANGED, commit
 
 POLICIES: tuple[BatchNormPolicy, ...] = ("running", "corrected", "batch")
 STEPS, SEEDS, TASKS, META_STEPS = 10, 5, 8, 20
