@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -124,6 +125,17 @@ def _callbacks(value: Any) -> None:
             function(one, f"callbacks[{place}]", "a Callback, or a function of (step, learner, record)")
 
 
+def _config(value: Any) -> None:
+    for name, entry in mapping(value, "config", '{"width": 40}').items():
+        try:
+            json.dumps({name: entry})
+        except (TypeError, ValueError) as error:
+            raise WarpgradError(
+                f"config[{name!r}] is {short_repr(entry)}, which cannot be written to config.json: give numbers, texts, "
+                "lists and mappings of them."
+            ) from error
+
+
 _CHECKS: dict[str, Callable[[Any], object]] = {
     "method": _method,
     "tasks": _tasks,
@@ -145,7 +157,7 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "callbacks": _callbacks,
     "run": lambda value: file_path(value, "run", "runs/mine"),
     "init_from": lambda value: file_path(value, "init_from", "runs/mine"),
-    "config": lambda value: mapping(value, "config", '{"width": 40}'),
+    "config": _config,
     "fresh": lambda value: flag(value, "fresh"),
     "checkpoint_seconds": lambda value: real(value, "checkpoint_seconds", at_least=0),
     "tensorboard": lambda value: flag(value, "tensorboard"),
