@@ -296,7 +296,7 @@ def test_parts_that_could_never_learn_are_refused():
     with pytest.raises(wg.WarpgradError, match="Exact has nothing to learn: the model has no warp parameters"):
         wg.Method(plain, wg.SGD(0.1), wg.Exact())
     wg.Method(plain, wg.SGD(wg.Learned(0.1)), wg.Exact())
-    with pytest.raises(wg.WarpgradError, match="weight=-1.0: it must be at least 0"):
+    with pytest.raises(wg.WarpgradError, match=r"weight=-1\.0: it must be at least 0"):
         wg.Method(warped, wg.SGD(0.1), wg.Exact(), weight=-1.0)
     with pytest.raises(wg.WarpgradError, match="Unrolled learns θ0, φ and the rule"):
         run(wg.Unrolled(steps=1, tasks=3), wg.Method(warped, wg.SGD(0.1), wg.Exact()), tasks_for(mlp))

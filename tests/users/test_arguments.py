@@ -69,7 +69,7 @@ def train(*positional, **changes):
         ({"callbacks": [1]}, r"callbacks\[0\] must be a function"),
         ({"run": 3}, "run must be a path"),
         ({"config": [1]}, "config must be a mapping"),
-        ({"config": {"width": torch.ones(2)}}, r"config\['width'\] is a Tensor, which cannot be written to config.json"),
+        ({"config": {"width": torch.ones(2)}}, r"config\['width'\] is a Tensor, which cannot be written"),
         ({"progress": "yes"}, "progress must be True or False, not 'yes'"),
         ({"early_stopping": wg.EarlyStopping}, "early_stopping=EarlyStopping is a class"),
         ({"optimiser": wg.SGD}, r"optimiser= makes none \(.*\): pass what does, e.g. partial\(torch.optim.Adam"),

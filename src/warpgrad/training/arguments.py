@@ -131,8 +131,8 @@ def _config(value: Any) -> None:
             json.dumps({name: entry})
         except (TypeError, ValueError) as error:
             raise WarpgradError(
-                f"config[{name!r}] is {short_repr(entry)}, which cannot be written to config.json: give numbers, texts, "
-                "lists and mappings of them."
+                f"config[{name!r}] is {short_repr(entry)}, which cannot be written to config.json: give numbers, "
+                "texts, lists and mappings of them."
             ) from error
 
 
