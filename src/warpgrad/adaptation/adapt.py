@@ -167,10 +167,13 @@ def score(
         found.append(record.scores[-1])
     if not found:
         raise WarpgradError("score(...) needs at least one task.")
-    if per_task:
-        return found
-    names = dict.fromkeys(name for one in found for name in one)
-    return {name: _weighted([(one[name], 1) for one in found if name in one]) for name in names}
+    return found if per_task else mean_scores(found)
+
+
+def mean_scores(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of every metric over the tasks that have it."""
+    names = dict.fromkeys(name for one in scores for name in one)
+    return {name: _weighted([(one[name], 1) for one in scores if name in one]) for name in names}
 
 
 def check_parts(learner: Learner, rule: Rule, steps: int, key: int) -> None:
