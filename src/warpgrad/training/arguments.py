@@ -128,11 +128,11 @@ def _callbacks(value: Any) -> None:
 def _config(value: Any) -> None:
     for name, entry in mapping(value, "config", '{"width": 40}').items():
         try:
-            json.dumps({name: entry})
+            json.dumps({name: entry}, allow_nan=False)  # NaN is not itself: no run could go on under it
         except (TypeError, ValueError) as error:
             raise WarpgradError(
-                f"config[{name!r}] is {short_repr(entry)}, which cannot be written to config.json: give numbers, "
-                "texts, lists and mappings of them."
+                f"config[{name!r}] is {short_repr(entry)}, which cannot be written to config.json: give finite "
+                "numbers, texts, lists and mappings of them."
             ) from error
 
 
