@@ -128,7 +128,7 @@ def evaluate(
         runner.check_device(changed.device)
         result = experiment.evaluate(changed, run)
         if out is not None:
-            write_json(out, {"config": runner.settings(experiment, changed), **result})
+            write_json(out, {"config": runner.settings(experiment, changed), **result}, seal=True)
     _print_metrics(result["metrics"])
 
 
