@@ -16,13 +16,14 @@ import gc
 import io
 import json
 import os
+import random
 import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter as Counts
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -32,7 +33,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from tests.faults.record import put_on_record
+from tests.faults.record import on_record, put_on_record
 from tests.faults.shim import KINDS, Counter, Faults
 from tests.support.text_encoder import save_tiny_encoder, sentences, write_csv
 from warpgrad.cli import main as command_lines
@@ -234,7 +235,7 @@ FORKED: dict[str, object] = {}
 @cache
 def parsed(words: tuple[str, ...]) -> partial[None]:
     """A command line, parsed once for all processes that are forked afterwards."""
-    return PARSE(words)
+    return PARSE(list(words))
 
 
 PARSE = command_lines.parse
@@ -382,13 +383,20 @@ def problems(scenario: Scenario, template: Path, place: Path, expected: object, 
 
 
 def explore(
-    name: str, every: int = 1, kinds: Iterable[str] = tuple(KINDS), begin: int = 1, seconds: float = float("inf")
+    name: str,
+    every: int = 1,
+    kinds: Iterable[str] = tuple(KINDS),
+    begin: int = 1,
+    seconds: float = float("inf"),
+    before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Faults at every `every`-th operation of a scenario; counts of what was seen, problems told as they are.
 
-    With `seconds`, no fault is begun after so many, and `complete` says whether there were any left.
+    With `seconds`, no fault is begun after so many. Points come in an order of chance, the same each time, so that
+    those that were reached are spread evenly; `before` are the counts of an earlier call, which is gone on with.
     """
-    scenario, counts, failures = SCENARIOS[name], Counts[str](), []
+    before = before or {}
+    scenario, counts, failures = SCENARIOS[name], Counts[str](before.get("kinds", {})), list(before.get("failures", ()))
     stop = time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="warpgrad-crash-", dir=MEMORY) as folder:
         # Paths are part of no outcome, and the same for all attempts, so that they are parsed once.
@@ -404,7 +412,8 @@ def explore(
         for words in (scenario.words(place), *map(json.loads, told.read_text().splitlines() if told.exists() else ())):
             command_lines.parse(words)
         points = [(kind, at) for at in range(begin, whole.operations + 1, every) for kind in kinds]
-        for kind, at in points:
+        random.Random(0).shuffle(points)
+        for kind, at in points[before.get("faults", 0) :]:
             if time.monotonic() > stop:
                 break
             counts[kind] += 1
@@ -412,8 +421,8 @@ def explore(
                 failures.append(f"{kind} before operation {at}: {'; '.join(wrong)}")
                 print(f"{name}, {failures[-1]}", flush=True)
     return {
-        "operations": whole.operations, "every": every, "faults": sum(counts.values()), "kinds": dict(counts),
-        "complete": every == 1 and sum(counts.values()) == len(points) and set(kinds) == set(KINDS),
+        "operations": whole.operations, "points": whole.operations * len(KINDS), "faults": sum(counts.values()),
+        "kinds": dict(counts),
         "failures": failures,
     }  # fmt: skip
 
@@ -425,13 +434,14 @@ def command_line() -> None:
     form.add_argument("--begin", type=int, default=1)
     form.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     form.add_argument("--seconds", type=float, default=float("inf"), help="of each scenario")
-    form.add_argument("--record", type=Path, help="where the counts are kept, as results/reliability.json")
+    form.add_argument("--record", type=Path, help="where the counts are kept; goes on with those of this commit there")
     given = form.parse_args()
     set_up()
     faults = failures = 0
     for name in given.scenarios or SCENARIOS:
         began = time.monotonic()
-        found = explore(name, given.every, given.kinds, given.begin, given.seconds)
+        before = on_record(given.record, "crash", name)
+        found = explore(name, given.every, given.kinds, given.begin, given.seconds, before)
         faults, failures = faults + found["faults"], failures + len(found["failures"])
         print(f"{name}: {found['operations']} operations, {found['faults']} faults, {len(found['failures'])} failures, "
               f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip

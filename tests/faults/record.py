@@ -15,13 +15,21 @@ from warpgrad.training.provenance import hardware, versions
 FORMAT = "warpgrad-reliability"
 
 
+def on_record(path: Path | None, harness: str, name: str) -> dict[str, Any] | None:
+    """What a record has of one part of a harness at this commit; None where it has nothing."""
+    if path is None or not path.exists():
+        return None
+    found: dict[str, Any] | None = json.loads(path.read_bytes())["harnesses"].get(harness, {}).get(name)
+    return found if found is not None and found["commit"] == commit() else None
+
+
 def put_on_record(path: Path | None, harness: str, name: str, counts: Mapping[str, Any]) -> None:
     """Replace what a record has of one part of a harness; all else in it stays."""
     if path is None:
         return
     kept = json.loads(path.read_bytes()) if path.exists() else {"format": FORMAT, "harnesses": {}}
     kept.pop("sha256", None)
-    command = " ".join(["python -m", Path(sys.argv[0]).with_suffix("").name, *sys.argv[1:]])
+    command = " ".join(["python -m", f"tests.faults.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
     made_by = {"commit": commit(), "hardware": hardware(), "versions": versions(), "command": command}
     kept["harnesses"].setdefault(harness, {})[name] = {**counts, **made_by}
     write_json(path, kept, seal=True)
