@@ -440,12 +440,13 @@ def command_line() -> None:
     faults = failures = 0
     for name in given.scenarios or SCENARIOS:
         began = time.monotonic()
-        before = on_record(given.record, "crash", name)
+        part = name if given.begin == 1 else f"{name}, from operation {given.begin}"
+        before = on_record(given.record, "crash", part)
         found = explore(name, given.every, given.kinds, given.begin, given.seconds, before)
         faults, failures = faults + found["faults"], failures + len(found["failures"])
         print(f"{name}: {found['operations']} operations, {found['faults']} faults, {len(found['failures'])} failures, "
               f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
-        put_on_record(given.record, "crash", name, found)
+        put_on_record(given.record, "crash", part, found)
     print(f"in all: {faults} faults, {failures} failures", flush=True)
     sys.exit(1 if failures else 0)
 
