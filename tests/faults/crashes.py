@@ -39,14 +39,14 @@ from tests.support.text_encoder import save_tiny_encoder, sentences, write_csv
 from warpgrad.cli import main as command_lines
 from warpgrad.cli.main import main
 from warpgrad.experiments import runner, workers
-from warpgrad.experiments.base import Row, Table
+from warpgrad.experiments.base import Row, RunTable
 from warpgrad.io import PARTIAL
 from warpgrad.training import checkpoint
 from warpgrad.training.run_directory import CLEARING, TIMES, saved_checkpoints
 
 TINY = ["--steps", "2", "--starts", "2", "--hidden", "3", "--test-surfaces", "2", "--test-starts", "2"]
 SIZES = {"steps": 2, "starts": 2, "hidden": 3, "test_surfaces": 2, "test_starts": 2, "meta_steps": 2}
-TABLE = Table("tiny", "Two tiny rows", "synthetic", (Row("a", SIZES), Row("b", {**SIZES, "lr": 0.05})), seeds=1)
+TABLE = RunTable("tiny", "Two tiny rows", "synthetic", (Row("a", SIZES), Row("b", {**SIZES, "lr": 0.05})), seeds=1)
 TEXT = [
     *("--layers", "1", "--rank", "2", "--ways", "3", "--train-shots", "1", "2", "--steps", "2", "--meta-steps", "1"),
     *("--shots", "1", "--draws", "1", "--query", "3", "--together", "1", "--outside", "0", "--test-steps", "2"),
@@ -73,7 +73,7 @@ def run_words(place: Path, *, steps: int = 3, fresh: bool = False) -> list[str]:
 
 def outcome_of_run(run: Path) -> object:
     """All of a run but its times: weights and states, metrics, results, settings."""
-    state = checkpoint.load(saved_checkpoints(run)[-1])
+    state = checkpoint.read_checkpoint(saved_checkpoints(run)[-1])
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     summary, evaluation, config = (
         json.loads((run / f"{name}.json").read_text()) for name in ("summary", "evaluation", "config")
@@ -318,7 +318,7 @@ def set_up() -> None:
     # Pages without charts, which take most of the time of a table and touch no file.
     page = Page("A page").add(Section("Alone"))
     type(find_experiment("synthetic")).page = lambda *_: page  # type: ignore[method-assign]
-    sweep_page.build_page = lambda *_: page
+    sweep_page.study_page = lambda *_: page
     torch.set_num_threads(1)
     # What takes time and touches no file of a run is done once, in the process that is forked from.
     command_lines.parse = lambda words: parsed(tuple(words))

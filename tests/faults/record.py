@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.io import write_json
-from warpgrad.origin import commit
-from warpgrad.training.provenance import hardware, versions
+from warpgrad.training.resources import hardware, versions
+from warpgrad.version import commit
 
 FORMAT = "warpgrad-reliability"
 

@@ -12,7 +12,7 @@ from warpgrad.errors import WarpgradError, printable, require
 from warpgrad.io import CHECKSUMS, DamagedError, check_every_byte, check_files, read_json
 
 
-def verify(paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN|DATA|MODEL|FILE...")]) -> None:
+def verify_command(paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN|DATA|MODEL|FILE...")]) -> None:
     """Compare every byte with its checksum; exit code 2 where something is not whole.
 
     Example: warpgrad verify runs/synthetic/* data/omniglot results/synthetic.json
@@ -57,7 +57,7 @@ def _file(path: Path) -> Iterator[str]:
     if path.suffix == ".safetensors":
         from warpgrad.training import checkpoint
 
-        checkpoint.load(path)
+        checkpoint.read_checkpoint(path)
         yield "checksum of all it holds"
         return
     content = read_json(path)

@@ -167,7 +167,7 @@ def check_text(folder: Path) -> Iterator[str]:
     else:
         yield f"{len(found.texts)} sentences, sha256 {found.sha256}"
     for path in sorted(folder.glob("states-*.safetensors")):
-        checkpoint.load(path)
+        checkpoint.read_checkpoint(path)
         yield path.name
 
 

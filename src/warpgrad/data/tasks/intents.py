@@ -88,12 +88,12 @@ def cached_states(
     path = folder / f"states-{digest[:16]}.safetensors"
     if path.is_file():
         try:
-            kept = checkpoint.load(path)
+            kept = checkpoint.read_checkpoint(path)
             return SentenceStates(kept["states"], kept["offsets"])
         except (WarpgradError, KeyError) as error:  # half a file cannot be, but a broken disk can
             logger.warning("%s is damaged or of an earlier version and is made again (%s)", path, error)
     made = SentenceStates.encoded(texts, encode, progress)
-    checkpoint.save(path, {"states": made.states, "offsets": made.offsets})
+    checkpoint.write_checkpoint(path, {"states": made.states, "offsets": made.offsets})
     return made
 
 
