@@ -337,7 +337,9 @@ def test_a_signal_at_any_time_is_an_exit_code_and_a_sentence(tmp_path, number):
     # Where the tests themselves run under nohup, or in the background of a shell, these signals would be ignored.
     heard = partial(signal.signal, number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
     job = subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True, preexec_fn=heard)
-    time.sleep(0.5)
+    maps = Path(f"/proc/{job.pid}/maps")
+    while "libtorch" not in maps.read_text() and job.poll() is None:
+        time.sleep(0.01)
     for _ in range(3):
         with contextlib.suppress(ProcessLookupError):
             job.send_signal(number)
