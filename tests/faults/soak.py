@@ -71,15 +71,9 @@ def killed(job: Soaked, place: Path, seconds: float) -> int | None:
     """Carry a command out and kill it after so many seconds; its exit code if it was faster."""
     words = job.words(place)
     if job.ranks > 1:
-        launcher = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--nproc-per-node",
-            str(job.ranks),
-            "--master-port",
-            "0",
-        ]
+        # A port that is free, on this machine alone.
+        place_to_meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(job.ranks), *place_to_meet]
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         process = subprocess.Popen([*launcher, "-m", "warpgrad", *words], **silent)  # type: ignore[call-overload]
         try:
