@@ -348,14 +348,16 @@ def test_a_signal_at_any_time_is_an_exit_code_and_a_sentence(tmp_path, number):
     assert (job.returncode, said) == (128 + number, "warpgrad: stopped; run the same command to go on.\n")
 
 
-@pytest.mark.parametrize("name", ["WORLD_SIZE", "RANK", "MASTER_PORT"])
-def test_what_torchrun_never_says_is_refused(monkeypatch, capsys, name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "value"), [("WORLD_SIZE", "x"), ("RANK", "x"), ("MASTER_PORT", "x"), ("MASTER_PORT", "0"), ("RANK", "2")]
+)
+def test_what_no_ranks_can_work_with_is_refused(monkeypatch, capsys, name, value, tmp_path):
     for key, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(key, value)
-    monkeypatch.setenv(name, "x")
+    monkeypatch.setenv(name, value)
     code, said = says(["run", "synthetic", "--out", str(tmp_path / "run"), *TINY], capsys)
     assert (code, said.count("\n")) == (2, 1)
-    assert f"{name}=x" in said
+    assert f"{name}={value}" in said
 
 
 def test_debug_shows_the_traceback_and_nothing_else_does(monkeypatch, capsys):
