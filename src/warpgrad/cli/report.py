@@ -26,6 +26,10 @@ def report_command(
         out: The page.
     """
     require(runs, "name at least one run directory: warpgrad report RUN...")
+    from warpgrad.training.run_directory import check_metrics
+
+    for path in runs:
+        check_metrics(path)
     # Runs of a user's own program are of no experiment, and have the page that takes any.
     names = {run_config(path)[0].name if of_experiment(path) else None for path in runs}
     if len(names) > 1 or None in names:

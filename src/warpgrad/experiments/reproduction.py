@@ -14,6 +14,7 @@ from typing import Any
 
 from warpgrad.data.prepared import DRAWN
 from warpgrad.errors import NonFiniteError, WarpgradError, require
+from warpgrad.experiments import workers as working
 from warpgrad.experiments.base import Config, Diverged, Experiment, Group, Results, Row, RunTable
 from warpgrad.experiments.records import Record, Recorded, check_commit
 from warpgrad.experiments.runner import concluded, python_command, run_name, stored_settings
@@ -21,7 +22,7 @@ from warpgrad.experiments.workers import Worker, print_progress, stop_all
 from warpgrad.io import is_locked, read_object
 from warpgrad.report.runs import read_run
 from warpgrad.training.interrupts import Interrupted, Interrupts, leave_after
-from warpgrad.training.run_directory import LOCK
+from warpgrad.training.run_directory import LOCK, check_metrics
 from warpgrad.version import commit
 
 
@@ -94,7 +95,7 @@ def run_cells(
                         failed[cell] = Failure(code, words)
                         say(f"{place}: FAILED: {words}")
                 interrupts.release()
-                time.sleep(0.1)
+                time.sleep(working.POLL_SECONDS)
                 interrupts.hold()
     except Interrupted as error:
         leave_after(error)
@@ -182,4 +183,5 @@ def check_real(experiment: Experiment[Any], preset: str, todo: list[PlannedRun])
 
 
 def _loaded(cell: PlannedRun) -> Recorded:
+    check_metrics(cell.directory)
     return read_run(cell.directory), read_object(cell.directory / "evaluation.json")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from typing_extensions import TypeVar
 
-from warpgrad.errors import WarpgradError, expect, flag, mapping, require
+from warpgrad.errors import WarpgradError, choice, expect, flag, mapping, require
 from warpgrad.keys import fold, isolated_rng, seed_global
 from warpgrad.model.normalisation import (
     POLICIES,
@@ -193,7 +193,7 @@ class Learner(Generic[M_co]):
                 on CPUs; converts the module's own.
         """
         expect(module, nn.Module, "module", "nn.Linear(3, 2)", hint=_hint(module))
-        require(batch_norm in POLICIES, f"batch_norm={batch_norm!r} is unknown; choose one of {', '.join(POLICIES)}.")
+        choice(batch_norm, "batch_norm", POLICIES)
         if start is not None:
             mapping(start, "start", '{"head": "zero"}')
         flag(allow_unused, "allow_unused")
@@ -313,6 +313,7 @@ class Learner(Generic[M_co]):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Copy values into θ0, φ, constants and buffers; names and shapes must be the module's own."""
+        mapping(state, "state", 'torch.load("learner.pt")')
         own = self.module.state_dict()
         for name, value in own.items():
             require(name in state, f"the state has no '{name}', which the learner's {self._kind} has.")

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from warpgrad.errors import require
+from warpgrad.errors import WarpgradError, expect, function, integer, mapping, require, short_repr
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Batch, Task, TaskFamily
@@ -89,16 +89,14 @@ class SupervisedTask(MeasuredTask):
         name: str = "supervised",
     ) -> None:
         self.name = name
-        self.measures = {"loss": loss, **(metrics or {})}
-        self.seed = seed
+        self.measures = {"loss": function(loss, "loss", "F.mse_loss"), **metric_functions(metrics)}
+        self.seed = integer(seed, "seed")
         self._batch_size = batch_size
         self._train = _checked(name, "training", (inputs, targets))
         self._meta = _checked(name, "meta", meta) if meta is not None else self._train
         self._test = _checked(name, "test", test) if test is not None else None
-        require(
-            batch_size is None or batch_size >= 1,
-            f"task '{name}' asks for batches of {batch_size}; batch_size must be at least 1.",
-        )
+        if batch_size is not None:
+            integer(batch_size, "batch_size", at_least=1)
         self.stack_key = (SupervisedTask, loss)
 
     def adapt_batch(self, k: int) -> tuple[Tensor, Tensor]:
@@ -129,7 +127,7 @@ class FunctionFamily(TaskFamily):
     """
 
     def __init__(self, make: Callable[[int], Task]) -> None:
-        self._make = make
+        self._make: Callable[[int], Task] = function(make, "make", "lambda seed: SupervisedTask(...)")
 
     def sample(self, seed: int) -> Task:
         return self._make(seed)
@@ -145,8 +143,13 @@ class TaskList(TaskFamily):
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        require(tasks, "a TaskList needs at least one task.")
+        if not isinstance(tasks, Iterable) or isinstance(tasks, str | bytes | Mapping):
+            raise WarpgradError(f"TaskList(...) takes a list of tasks, not {short_repr(tasks)}.")
         self.tasks = list(tasks)
+        if not self.tasks:
+            raise WarpgradError("a TaskList needs at least one task.")
+        for place, task in enumerate(self.tasks):
+            expect(task, Task, f"tasks[{place}]", "SupervisedTask(...)")
 
     def sample(self, seed: int) -> Task:
         return self.tasks[seed % len(self.tasks)].with_seed(seed)
@@ -161,7 +164,23 @@ class TaskList(TaskFamily):
         return [task.with_seed(fold(seed, "draws", place)) for place, task in enumerate(chosen)]
 
 
+def metric_functions(metrics: Mapping[str, Loss] | None) -> dict[str, Loss]:
+    """Test scores besides the loss, by name."""
+    if metrics is None:
+        return {}
+    for name, one in mapping(metrics, "metrics", '{"accuracy": accuracy}').items():
+        function(one, f"metrics[{name!r}]", "accuracy")
+    return dict(metrics)
+
+
 def _checked(name: str, what: str, data: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    pair = isinstance(data, tuple | list) and len(data) == 2
+    if not pair or not all(isinstance(one, Tensor) and one.ndim for one in data):
+        given = " and ".join(map(short_repr, data)) if pair else short_repr(data)
+        raise WarpgradError(
+            f"task '{name}' has {given} as its {what} data, which must be two tensors, inputs and targets, with the "
+            "examples in dimension 0."
+        )
     inputs, targets = data
     require(len(inputs) != 0, f"task '{name}' is empty: its {what} data has no examples.")
     require(

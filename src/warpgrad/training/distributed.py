@@ -68,9 +68,9 @@ def shared() -> bool:
     if not all(name in os.environ for name in _ENVIRONMENT):
         return False
     require(
-        rank < max(size, 1) and _number("MASTER_PORT") <= 65535,
-        f"RANK={rank}, WORLD_SIZE={size} and MASTER_PORT={os.environ['MASTER_PORT']} are none that torchrun sets; "
-        "unset them, or start the command with torchrun.",
+        rank < max(size, 1) and 1 <= _number("MASTER_PORT") <= 65535,
+        f"RANK={rank}, WORLD_SIZE={size} and MASTER_PORT={os.environ['MASTER_PORT']} can be none of torchrun; "
+        "unset them, or start the command with torchrun and a --master-port from 1 to 65535.",
     )
     return size > 1
 

@@ -49,12 +49,12 @@ def store(tmp_path_factory):
     return marked_store(tmp_path_factory.mktemp("store"), size=32)
 
 
-@pytest.fixture(scope="module")
 def module_of(config: MultiShotConfig) -> nn.Module:
     """The network of a method as its meta-training begins."""
     return recipe(config, SHAPE).method.learner.module
 
 
+@pytest.fixture(scope="module")
 def tiny(store):
     def make(**changes) -> MultiShotConfig:
         return EXPERIMENT.config("small", **{**TINY, "data": str(store.path), **changes})
