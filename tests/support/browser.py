@@ -165,9 +165,7 @@ class Visit:
     def requests(self) -> list[str]:
         """The addresses that the page asked for, but for its own and data within it."""
         found = [
-            event["params"]["request"]["url"]
-            for event in self._own()
-            if event["method"] == "Network.requestWillBeSent"
+            event["params"]["request"]["url"] for event in self._own() if event["method"] == "Network.requestWillBeSent"
         ]
         return [url for url in found[1:] if not url.startswith("data:")]
 
