@@ -165,7 +165,8 @@ def test_on_a_telephone_every_number_is_within_the_screen(browser, page):
         covered = visit.value(
             "[...document.querySelectorAll('td .mean')].filter((e) => { e.scrollIntoView({block: 'center', behavior: "
             "'instant'}); const b = e.getBoundingClientRect(); "
-            "const at = document.elementFromPoint(b.left + b.width / 2, b.top + b.height / 2); return !e.contains(at) && !at.contains(e); }).length"
+            "const at = document.elementFromPoint(b.left + b.width / 2, b.top + b.height / 2); "
+            "return !e.contains(at) && !at.contains(e); }).length"
         )
         assert covered == 0
 
