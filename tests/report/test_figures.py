@@ -12,7 +12,7 @@ from PIL import Image
 from tests.support.report_pages import line_chart, linear
 from warpgrad.errors import WarpgradError
 from warpgrad.report import Chart, Line, Mark, Panel, Reference, Series, appearances, mean_interval, panels
-from warpgrad.report.figures import canvas, house_style, save
+from warpgrad.report.figures import canvas, house_style, save_png
 from warpgrad.report.looks import DARK_PALETTE, PALETTE
 
 
@@ -39,7 +39,7 @@ def test_drawing_leaves_no_trace_in_matplotlib():
         before = dict(mpl.rcParams)
         line_chart(references=[Reference("paper", 1.5)], log_y=True).image()
         with house_style():
-            save(canvas(2, 2))
+            save_png(canvas(2, 2))
         assert dict(mpl.rcParams) == before
     assert Gcf.get_all_fig_managers() == []
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from warpgrad.report import Page
 
 
-def report(
+def report_command(
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...")],
     *,
     out: Path = Path("report.html"),
@@ -48,9 +48,9 @@ def _page(runs: tuple[Path, ...]) -> Page:
     # Runs of a user's own program are of no experiment, and have the page that takes any.
     names = {run_config(path)[0].name if of_experiment(path) else None for path in runs}
     if len(names) > 1 or None in names:
-        from warpgrad.report import load_run, run_page
+        from warpgrad.report import read_run, run_page
 
-        return run_page([load_run(path) for path in runs])
+        return run_page([read_run(path) for path in runs])
     experiment = find_experiment(next(name for name in names if name))
     return experiment.page(_groups(runs), f"{experiment.name}: {experiment.summary}")
 
@@ -59,7 +59,7 @@ def _watch(runs: tuple[Path, ...], out: Path, every: float) -> None:
     """Write the page anew as often as the runs have changed: their curves while they go on, and at the end the page
     that they have without watching."""
     from warpgrad.io import is_locked
-    from warpgrad.report import load_run, run_page
+    from warpgrad.report import read_run, run_page
 
     seen: object = None
     while True:
@@ -71,7 +71,7 @@ def _watch(runs: tuple[Path, ...], out: Path, every: float) -> None:
             for name in ("metrics.jsonl", "summary.json")
         ]
         if now != seen or not going:
-            page = run_page([load_run(path, unfinished=True) for path in runs]) if going else _page(runs)
+            page = run_page([read_run(path, unfinished=True) for path in runs]) if going else _page(runs)
             page.write(out)
             print(f"{printable(out)}: {_state(len(going), len(runs))}", flush=True)
             seen = now
@@ -84,7 +84,7 @@ def _state(going: int, runs: int) -> str:
     return f"{going} of {count(runs, 'run')} still going on" if going else f"{count(runs, 'run')} finished"
 
 
-def reproduce(
+def reproduce_command(
     table: Annotated[Positional[str], arg(metavar="TABLE")],
     *,
     preset: str | None = None,
@@ -147,7 +147,7 @@ def _reproduced(
     return index, page
 
 
-def demo(*, workers: int = 2, out: Path = Path("runs/demo")) -> None:
+def demo_command(*, workers: int = 2, out: Path = Path("runs/demo")) -> None:
     """Meta-train on synthetic surfaces and on drawn alphabets, and show what it gave on one page, in three minutes.
 
     Example: warpgrad demo --workers 2
@@ -179,7 +179,7 @@ def demo(*, workers: int = 2, out: Path = Path("runs/demo")) -> None:
 
 def _groups(paths: tuple[Path, ...]) -> list[Group]:
     """Runs that differ in nothing but the seed, together."""
-    from warpgrad.report.runs import load_run
+    from warpgrad.report.runs import read_run
 
     found: dict[str, list[Path]] = {}
     for path in paths:
@@ -187,7 +187,7 @@ def _groups(paths: tuple[Path, ...]) -> list[Group]:
         found.setdefault(json.dumps(config, sort_keys=True), []).append(path)
     groups = []
     for members in found.values():
-        runs = tuple(load_run(path) for path in members)
+        runs = tuple(read_run(path) for path in members)
         evaluations = tuple(read_object(path / "evaluation.json") for path in members)
         groups.append(Group(f"{runs[0].method}, {runs[0].preset}", runs, evaluations))
     return groups

@@ -22,8 +22,8 @@ from warpgrad.report.metric_curves import is_number, metric_charts, recorded
 from warpgrad.report.overview import run_page
 from warpgrad.report.page import Page
 from warpgrad.report.panels import Line, Panel, Span, panels
-from warpgrad.report.provenance import configuration, repetition, steps_of
-from warpgrad.report.runs import Run, load_run
+from warpgrad.report.provenance import configuration, meta_step_range, repetition
+from warpgrad.report.runs import Run, read_run
 from warpgrad.report.tables import Best, Cell, Column, Table, Value
 from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
 from warpgrad.statistics.intervals import Interval
@@ -65,13 +65,13 @@ __all__ = [
     "appearances",
     "configuration",
     "is_number",
-    "load_run",
     "mean_interval",
+    "meta_step_range",
     "metric_charts",
     "paired_difference",
     "panels",
+    "read_run",
     "recorded",
     "repetition",
     "run_page",
-    "steps_of",
 ]

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from warpgrad.errors import WarpgradError, printable, require
 from warpgrad.report.blocks import Block, PageContext, render
-from warpgrad.report.figures import INK, canvas, house_style, plain, save
+from warpgrad.report.figures import INK, canvas, house_style, plain, save_png
 from warpgrad.report.looks import Appearance, appearances
 from warpgrad.statistics.estimates import SEEDS_FOR_A_CLAIM
 from warpgrad.statistics.intervals import t_interval
@@ -258,7 +258,7 @@ class Chart(Block):
                 figure.legend(
                     loc="outside lower center", ncols=math.ceil(len(names) / rows), handlelength=2.2, columnspacing=1.6
                 )
-            return save(figure)
+            return save_png(figure)
 
 
 def _draw_series(axes: Axes, one: Series, look: Appearance) -> None:

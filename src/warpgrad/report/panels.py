@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from warpgrad.report.blocks import Figure
-from warpgrad.report.figures import GROUND, INK, canvas, house_style, plain, save, themed
+from warpgrad.report.figures import GROUND, INK, canvas, house_style, plain, save_png, themed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -107,7 +107,7 @@ def _drawn(
             axes = figure.axes[0]
             handles = [_draw_line(axes, line, dark) for line in legend]
             figure.legend(handles=handles, loc="outside lower center", ncols=len(legend))
-        return save(figure)
+        return save_png(figure)
 
 
 def _draw_panel(axes: Axes, panel: Panel, dark: bool) -> None:

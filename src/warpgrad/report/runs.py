@@ -70,7 +70,7 @@ class Run:
         return sorted(file for file in folder.glob("*") if file.suffix.lower() in (".png", ".svg"))
 
 
-def load_run(path: Path, *, unfinished: bool = False) -> Run:
+def read_run(path: Path, *, unfinished: bool = False) -> Run:
     """Read a run directory. A last line of `metrics.jsonl` that was cut off is left out, and said in `notes`.
 
     With `unfinished`, a run that has no summary yet is read as far as it has got.

@@ -31,10 +31,10 @@ from warpgrad.report.blocks import Block
 from warpgrad.report.tables import Cell
 from warpgrad.statistics.formatting import count, number
 from warpgrad.sweep.results import Sweep, SweepPaths, state_of, summary, trial_name, value_text
-from warpgrad.sweep.space import described, sentence
+from warpgrad.sweep.space import sentence, space_to_json
 
 
-def build_page(sweep: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths, command: str) -> Page:
+def study_page(sweep: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths, command: str) -> Page:
     """`command` is the one that repeats the sweep, or goes on with it."""
     search = "random search" if sweep.search == "random" else "TPE"
     title = f"Sweep of {sweep.experiment.name}: {sweep.config.method}"
@@ -171,6 +171,6 @@ def _repetition(sweep: Sweep, command: str) -> Section:
                 "run directory, with its settings, metrics, versions and command."
             ),
             Code(command, "The sweep"),
-            Collapsible("The space", [KeyValues(described(sweep.space))]),
+            Collapsible("The space", [KeyValues(space_to_json(sweep.space))]),
         ],
     )

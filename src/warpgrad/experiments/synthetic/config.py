@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from warpgrad.experiments.base import Bound, Config, Declaration, PositiveFloat, PositiveInt, Row, Table
+from warpgrad.experiments.base import Bound, Config, Declaration, PositiveFloat, PositiveInt, Row, RunTable
 from warpgrad.experiments.search_space import FloatRange, Spaces
 
 METHODS = ("warpgrad", "no-warp")
@@ -108,8 +108,8 @@ CARRIED_ON = 1050
 """Where the demonstration takes the shipped run, which has the first 1000 meta-steps behind it."""
 
 TABLES = (
-    Table("synthetic", "Loss after 100 steps on held-out surfaces", "synthetic", (Row("WarpGrad"),), seeds=10),
-    Table(
+    RunTable("synthetic", "Loss after 100 steps on held-out surfaces", "synthetic", (Row("WarpGrad"),), seeds=10),
+    RunTable(
         "synthetic-long",
         "Loss after 100 steps on held-out surfaces, meta-trained on a hundred times as many",
         "synthetic",
@@ -122,7 +122,7 @@ TABLES = (
         seeds=10,
         preset="long",
     ),
-    Table(
+    RunTable(
         "synthetic-demo",
         "Loss after 100 steps on held-out surfaces, meta-trained here and carried on from shipped weights",
         "synthetic",
@@ -133,7 +133,7 @@ TABLES = (
         seeds=1,
         preset="long",
     ),
-    Table(
+    RunTable(
         "synthetic-sweep",
         "The meta step size, chosen on validation surfaces",
         "synthetic",
@@ -144,7 +144,7 @@ TABLES = (
         ),
         seeds=4,
     ),
-    Table(
+    RunTable(
         "synthetic-steps",
         "The step sizes of rules without a warp, chosen on validation surfaces",
         "synthetic",
