@@ -22,6 +22,7 @@ from warpgrad.experiments.workers import Worker, print_progress, stop_all
 from warpgrad.io import is_locked, read_object
 from warpgrad.report.runs import read_run
 from warpgrad.training.interrupts import Interrupted, Interrupts, leave_after
+from warpgrad.training.progress import LINE_SECONDS
 from warpgrad.training.run_directory import LOCK, check_metrics
 from warpgrad.version import commit
 
@@ -72,6 +73,7 @@ def run_cells(
     waiting = list(todo)
     active: dict[Worker, tuple[PlannedRun, float]] = {}
     failed: dict[PlannedRun, Failure] = {}
+    spoke = time.monotonic()
     try:
         with Interrupts() as interrupts:
             # Signals wait while a worker is being started or counted; they are heard in between.
@@ -94,6 +96,10 @@ def run_cells(
                     else:
                         failed[cell] = Failure(code, words)
                         say(f"{place}: FAILED: {words}")
+                if time.monotonic() - spoke >= LINE_SECONDS:
+                    spoke = time.monotonic()
+                    for cell, began in active.values():
+                        say(f"  {cell.directory.name}: {_so_far(cell)}, {spoke - began:.0f} s")
                 interrupts.release()
                 time.sleep(working.POLL_SECONDS)
                 interrupts.hold()
@@ -102,6 +108,15 @@ def run_cells(
     finally:
         stop_all(list(active))
     return failed
+
+
+def _so_far(cell: PlannedRun) -> str:
+    """How far a run is, by the lines of its metrics."""
+    metrics, wanted = cell.directory / "metrics.jsonl", getattr(cell.config, "meta_steps", 0)
+    done = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+    if not done:
+        return "begins"
+    return f"meta-step {done} of {wanted}" if done < wanted else "is being tested"
 
 
 def reproduce(
