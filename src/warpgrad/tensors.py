@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -113,6 +114,17 @@ def _missing_derivative(message: str, what: str) -> WarpgradError | None:
         f"PyTorch has no second derivative of {operation}, which {what} needs: use Approximate() as objective and an "
         f"initialiser other than MAML, which need none, or {remedy}."
     )
+
+
+def discrepancy(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """The largest ‖found − expected‖ / ‖expected‖ of two ways to the same tensors.
+
+    What is 0 but for rounding, such as the gradient of a bias before batch-norm, is measured by the others.
+    """
+    sizes = [float(value.double().norm()) for value in expected]
+    least = 1e-3 * math.hypot(*sizes)
+    gaps = [float((ours.double() - theirs.double()).norm()) for ours, theirs in zip(found, expected, strict=True)]
+    return max((gap / max(size, least) if gap else 0.0 for gap, size in zip(gaps, sizes, strict=True)), default=0.0)
 
 
 class Accumulator:

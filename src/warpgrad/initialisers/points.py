@@ -22,6 +22,7 @@ class Fixed(Initialiser):
     """
 
     learns = False
+    needs_gradient = False
 
 
 class MultiTask(Initialiser):
@@ -49,6 +50,8 @@ class Reptile(Initialiser):
         >>> start_only.initialiser.learns, start_only.parameters("prior")
         (True, {})
     """
+
+    needs_gradient = False
 
     def wants_segment(self, k: int) -> bool:
         del k
@@ -79,6 +82,7 @@ class Leap(Initialiser):
         """
         super().__init__()
         self.loss, self.norm, self.stabilise, self.needs_next_loss = loss, norm, stabilise, loss
+        self.needs_gradient = loss
 
     def wants_segment(self, k: int) -> bool:
         del k
@@ -110,6 +114,8 @@ class FOMAML(Initialiser):
         (True, {})
     """
 
+    needs_gradient = False
+
     def final(self, adaptation: Adaptation, start: Point, last: Point, steps: int) -> Tensors:
         del start, steps
         learner = adaptation.learner
@@ -134,6 +140,8 @@ class MAML(Initialiser):
         >>> start_only.initialiser.learns, start_only.parameters("prior")
         (True, {})
     """
+
+    needs_gradient = False
 
     def final(self, adaptation: Adaptation, start: Point, last: Point, steps: int) -> Tensors:
         del last
