@@ -10,7 +10,7 @@ import warpgrad as wg
 from tests.support.own_program import line, own_training
 from tests.support.report_pages import Parsed
 from warpgrad.cli.main import main
-from warpgrad.report import load_run, run_page
+from warpgrad.report import read_run, run_page
 
 
 def validate(learner):
@@ -45,7 +45,7 @@ def test_the_directory_has_the_contract(runs):
 
 
 def test_the_page_compares_methods_by_the_users_own_metrics(runs):
-    page = Parsed(run_page([load_run(path) for path in runs]).html())
+    page = Parsed(run_page([read_run(path) for path in runs]).html())
     for words in ("lines", "warp", "approximate", "validation/my own metric", "lr/phi", "gradient_norm/theta0"):
         assert words in page.text
     assert "Differences from warp" in page.text
@@ -67,10 +67,10 @@ def test_evaluate_says_what_it_would_need(runs, capsys):
 
 def test_a_run_without_names_is_named_by_its_parts(tmp_path):
     own_training(tmp_path / "run", 1)
-    run = load_run(tmp_path / "run")
+    run = read_run(tmp_path / "run")
     assert (run.method, run.title, run.name) == (
         "Online + Exact + Leap + SGD", "own runs", "Online + Exact + Leap + SGD, seed 0",
     )  # fmt: skip
     assert set(run.summary["metrics"]) == {"meta_loss", "task_loss_first", "task_loss_last"}
     own_training(tmp_path / "run", 3)
-    assert load_run(tmp_path / "run").summary["steps"] == 3
+    assert read_run(tmp_path / "run").summary["steps"] == 3

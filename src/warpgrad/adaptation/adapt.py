@@ -9,10 +9,9 @@ from typing import Literal, TypeVar, overload
 import torch
 from torch import Tensor, nn
 
-from warpgrad.adaptation.base import Adaptation, Point, reason
+from warpgrad.adaptation.base import Adaptation, Point, error_line
 from warpgrad.adaptation.trajectory import Trajectory
-from warpgrad.arguments import described, expect, flag, integer
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import WarpgradError, expect, flag, integer, require, short_repr
 from warpgrad.keys import fold, isolated_rng
 from warpgrad.model.learner import Forward, Learner
 from warpgrad.rules.base import Rule
@@ -87,7 +86,7 @@ def adapt(
     check_parts(learner, rule, steps, key)
     expect(task, Task, "task", "SupervisedTask(inputs, targets, F.mse_loss)", hint=_family_hint(task))
     flag(curve, "curve")
-    refuse_if(test_every is not None and not curve, "test_every is about the learning curve: pass curve=True too.")
+    require(curve or test_every is None, "test_every is about the learning curve: pass curve=True too.")
     if test_every is not None:
         integer(test_every, "test_every", at_least=1)
     adaptation = Adaptation(learner, rule, task, key)
@@ -149,7 +148,7 @@ def score(
     flag(per_task, "per_task")
     if isinstance(tasks, Task | TaskFamily) or not isinstance(tasks, Iterable):
         raise WarpgradError(
-            f"score(...) takes a list of tasks, not {described(tasks)}; of a family: [family.sample(seed) for seed in "
+            f"score(...) takes a list of tasks, not {short_repr(tasks)}; of a family: [family.sample(seed) for seed in "
             "range(100)]."
         )
     found: list[dict[str, float]] = []
@@ -202,7 +201,8 @@ def _measured(task: Task, forward: Forward, batch: Batch, number: int) -> dict[s
         raise
     except Exception as error:  # whatever the user's code raises
         raise WarpgradError(
-            f"task '{task.name}' failed in metrics on test batch {number} of shapes {shapes(batch)}: {reason(error)}"
+            f"task '{task.name}' failed in metrics on test batch {number} of shapes {shapes(batch)}: "
+            f"{error_line(error)}"
         ) from error
 
 

@@ -6,7 +6,7 @@ next process only loads it. Before that, products of matrices are taken in a che
 `warpgrad.adaptation.graphs`.
 
 Compiled code adds up in another order than plain evaluation. So a run has to be compiled from its first meta-step to
-its last, or not at all; `warpgrad.algorithms.engines` sees to that.
+its last, or not at all; `warpgrad.algorithms.backend` sees to that.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ class CompiledGraphs(TracedGraphs):
 
     def _check(self, reason: str) -> None:
         if self._strict:
-            raise WarpgradError(f"engine='compiled' cannot be used: {reason.rstrip('.')}; leave the engine to 'auto'.")
+            raise WarpgradError(
+                f"backend='compiled' cannot be used: {reason.rstrip('.')}; leave the backend to 'auto'."
+            )
 
 
 def compiled(graph: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from warpgrad.adaptation.base import check_steps
 from warpgrad.adaptation.trajectory import Segment
-from warpgrad.algorithms.engines import Engine, EngineChoice
+from warpgrad.algorithms.backend import Backend, BackendName
 from warpgrad.algorithms.method import MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import WarpgradError, require
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 
@@ -73,7 +73,7 @@ class Algorithm(ABC):
         steps: int,
         tasks: int,
         reduction: Reduction = "mean",
-        engine: Engine = "auto",
+        backend: BackendName = "auto",
         chunk: int = 64,
     ) -> None:
         """
@@ -81,18 +81,18 @@ class Algorithm(ABC):
             steps: K, adaptation steps per task; a task's own `steps` goes before it.
             tasks: Tasks per meta-step.
             reduction: Whether g_φ is the mean or the sum over the (task, step) samples of one update.
-            engine: How tasks are evaluated, see `warpgrad.algorithms.engines.Engine`: `loop` takes one at a time (the
-                reference), `batched` stacks them, `traced` also traces the steps of a stack, `compiled` also compiles
-                them, and `auto` is `traced` where that is known to win and was checked once, or `compiled` in a long
-                run, otherwise `loop`.
+            backend: How tasks are evaluated: `loop` takes one at a time (the reference), `batched` stacks them,
+                `traced` also traces the steps of a stack, `compiled` also compiles them, and `auto` is `traced` where
+                that is known to win and was checked once, or `compiled` in a long run of `meta_train`, otherwise
+                `loop`.
             chunk: At most this many tasks or points are stacked at once; bounds memory.
         """
         self.steps = check_steps(steps)
-        refuse_if(tasks < 1, f"tasks={tasks}: a meta-step needs at least 1 task.")
-        refuse_if(chunk < 1, f"chunk={chunk}: at least 1 task must be evaluated at once.")
-        refuse_if(reduction not in ("mean", "sum"), f"reduction={reduction!r} is unknown; choose mean or sum.")
+        require(tasks >= 1, f"tasks={tasks}: a meta-step needs at least 1 task.")
+        require(chunk >= 1, f"chunk={chunk}: at least 1 task must be evaluated at once.")
+        require(reduction in ("mean", "sum"), f"reduction={reduction!r} is unknown; choose mean or sum.")
         self.tasks, self.reduction = tasks, reduction
-        self.engine = EngineChoice(engine, chunk)
+        self.backend = Backend(backend, chunk)
 
     @abstractmethod
     def meta_step(
@@ -110,8 +110,8 @@ class Algorithm(ABC):
         """
 
     def plan(self, meta_steps: int) -> None:
-        """Hear how many meta-steps a run has, before its first one."""
-        self.engine.plan(meta_steps * self.steps)
+        """Told how many meta-steps a run has, before its first one."""
+        self.backend.plan(meta_steps * self.steps)
 
     def idleness(self, ranks: int) -> str | None:
         """Why some of so many ranks will have nothing to do for a time, in words; None where all have."""

@@ -13,8 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from warpgrad.algorithms.method import GROUPS, Method, ParameterGroup
-from warpgrad.arguments import expect, real
-from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.errors import NonFiniteError, WarpgradError, expect, real
 from warpgrad.tensors import Tensors
 
 OptimiserFactory = Callable[[Iterable[Tensor]], Optimizer]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from warpgrad.algorithms.backend import BackendName
 from warpgrad.algorithms.base import Algorithm, Trace
-from warpgrad.algorithms.engines import Engine
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.tasks.base import Task
@@ -26,14 +26,14 @@ class Online(Algorithm):
         tasks: int,
         include_last: bool = False,
         reduction: Reduction = "mean",
-        engine: Engine = "auto",
+        backend: BackendName = "auto",
         chunk: int = 64,
     ) -> None:
         """
         Args:
             include_last: Add θ_K to the points θ_0 … θ_{K−1} that judge the warp.
         """
-        super().__init__(steps=steps, tasks=tasks, reduction=reduction, engine=engine, chunk=chunk)
+        super().__init__(steps=steps, tasks=tasks, reduction=reduction, backend=backend, chunk=chunk)
         self.include_last = include_last
 
     def meta_step(
@@ -47,7 +47,7 @@ class Online(Algorithm):
         meta, trace = MetaGradient(), Trace()
         mine = ranks.share(len(tasks))
         gradients = method.initialiser.needs_gradient
-        for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine], gradients=gradients):
+        for adaptation in self.backend.adaptations(method, tasks[mine], keys[mine], gradients=gradients):
             trajectory = method.trajectory(adaptation, self.steps_of(adaptation.task))
             start = None if method.objective is None else method.objective.at_start(adaptation, trajectory.start)
             if start is not None:

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from typing_extensions import TypeVar
 
-from warpgrad.arguments import expect, flag, mapping
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, expect, flag, mapping
 from warpgrad.keys import fold, isolated_rng, seed_global
 from warpgrad.model.normalisation import (
     POLICIES,

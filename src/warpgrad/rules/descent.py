@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError, refuse_if, require
+from warpgrad.errors import WarpgradError, require
 from warpgrad.rules.base import Learned, Rule, descend, part, safe_sqrt
 from warpgrad.tensors import Tensors
 
@@ -36,9 +36,9 @@ class SGD(Rule):
     ) -> None:
         super().__init__()
         self.lr = self._scalar("lr", lr)
-        refuse_if(not 0 <= momentum < 1, f"SGD(momentum={momentum}): momentum must be at least 0 and below 1.")
-        refuse_if(nesterov and momentum == 0, "SGD(nesterov=True) needs momentum > 0.")
-        refuse_if(weight_decay < 0, f"SGD(weight_decay={weight_decay}): weight decay cannot be negative.")
+        require(0 <= momentum < 1, f"SGD(momentum={momentum}): momentum must be at least 0 and below 1.")
+        require(momentum > 0 or not nesterov, "SGD(nesterov=True) needs momentum > 0.")
+        require(weight_decay >= 0, f"SGD(weight_decay={weight_decay}): weight decay cannot be negative.")
         self.momentum, self.nesterov, self.weight_decay = momentum, nesterov, weight_decay
 
     def init(self, theta: Mapping[str, Tensor]) -> Tensors:
@@ -91,10 +91,8 @@ class Adam(Rule):
     ) -> None:
         super().__init__()
         self.lr = self._scalar("lr", lr)
-        refuse_if(
-            not all(0 <= beta < 1 for beta in betas), f"Adam(betas={betas}): both must be at least 0 and below 1."
-        )
-        refuse_if(not eps > 0, f"Adam(eps={eps}): eps must be greater than 0.")
+        require(all(0 <= beta < 1 for beta in betas), f"Adam(betas={betas}): both must be at least 0 and below 1.")
+        require(eps > 0, f"Adam(eps={eps}): eps must be greater than 0.")
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
 
     def init(self, theta: Mapping[str, Tensor]) -> Tensors:

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from warpgrad.arguments import described, integer, real
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, integer, real, short_repr
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Batch, Task, TaskFamily
@@ -316,7 +315,7 @@ def check_map_style(dataset: Any, what: str) -> Any:
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")) or isinstance(dataset, Mapping):
         raise WarpgradError(
             f"the {what} must have len(...) and dataset[index], as torch.utils.data.Dataset has, not "
-            f"{described(dataset)}."
+            f"{short_repr(dataset)}."
         )
     return dataset
 

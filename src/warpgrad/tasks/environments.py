@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from warpgrad.arguments import described, function, integer
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, function, integer, short_repr
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Task
@@ -67,7 +66,7 @@ class EnvironmentTask(Task):
             if not hasattr(made, "num_envs") or not hasattr(getattr(made, "single_action_space", None), "n"):
                 raise WarpgradError(
                     f"task '{self.name}' needs a gymnasium vector environment with discrete actions, not "
-                    f"{described(made)}: gymnasium.make_vec(...) makes one."
+                    f"{short_repr(made)}: gymnasium.make_vec(...) makes one."
                 )
             self._environment = made
         return self._environment

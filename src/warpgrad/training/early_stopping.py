@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import WarpgradError, require
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,15 @@ class EarlyStopping:
     """Whether less or more is better."""
 
     def __post_init__(self) -> None:
-        refuse_if(self.patience < 1, f"patience={self.patience}: early stopping must wait for at least 1 validation.")
-        refuse_if(self.mode not in ("min", "max"), f"mode={self.mode!r} is unknown; choose min or max.")
+        require(self.patience >= 1, f"patience={self.patience}: early stopping must wait for at least 1 validation.")
+        require(self.mode in ("min", "max"), f"mode={self.mode!r} is unknown; choose min or max.")
 
-    def watch(self) -> Watch:
+    def watch(self) -> Patience:
         """What a new training sees of the metric: nothing yet."""
-        return Watch(self)
+        return Patience(self)
 
 
-class Watch:
+class Patience:
     """The best value that one training has seen, and how many validations it has waited for a better one."""
 
     def __init__(self, settings: EarlyStopping) -> None:

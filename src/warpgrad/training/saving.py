@@ -37,7 +37,9 @@ def save(path: str | Path, method: Method) -> None:
         >>> wg.load(folder / "warp.safetensors", learner).rule.lr
         0.1
     """
-    checkpoint.save(Path(path), {"version": __version__, "parts": method_parts(method), "weights": weights(method)})
+    checkpoint.write_checkpoint(
+        Path(path), {"version": __version__, "parts": method_parts(method), "weights": weights(method)}
+    )
 
 
 def load(
@@ -60,7 +62,7 @@ def load(
         >>> fitted = wg.adapt(learner, task, rule=wg.load(folder / "warp.safetensors", learner).rule, steps=5)
     """
     path = Path(path)
-    return _built(path, checkpoint.load(path, learner.device), learner, rule, objective, initialiser)
+    return _built(path, checkpoint.read_checkpoint(path, learner.device), learner, rule, objective, initialiser)
 
 
 def load_run(
@@ -97,7 +99,7 @@ def load_start(method: Method, path: str | Path) -> None:
     """
     path = Path(path)
     source = newest_checkpoint(path) if path.is_dir() else path
-    state = checkpoint.load(source, method.learner.device)
+    state = checkpoint.read_checkpoint(source, method.learner.device)
     own, given = weights(method), dict(_chosen(state, source))
     for group in ("rule", "prior"):
         if _shapes(given.get(group) or {}) != _shapes(own[group]):

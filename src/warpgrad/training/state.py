@@ -14,7 +14,7 @@ from warpgrad.algorithms.method import Method
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.model.learner import Learner
 from warpgrad.tensors import Tensors
-from warpgrad.training.checkpoint import cloned, load
+from warpgrad.training.checkpoint import cloned, read_checkpoint
 from warpgrad.training.early_stopping import EarlyStopping
 from warpgrad.training.parts import method_parts
 from warpgrad.version import __version__
@@ -54,7 +54,8 @@ class TrainingState:
 
     def plan(self, meta_steps: int) -> None:
         """Where more meta-steps are asked for than when early stopping ended the run, it goes on."""
-        self.algorithm.plan(meta_steps)
+        if self.step == 0:
+            self.algorithm.plan(meta_steps)
         if self.watch is not None and self.watch.stop:
             if self.planned is None or meta_steps <= self.planned:
                 return
@@ -81,7 +82,7 @@ class TrainingState:
             "best": self._best,
             "update": self.update.state(),
             "algorithm": self.algorithm.state(),
-            "engine": self.algorithm.engine.state(),
+            "backend": self.algorithm.backend.state(),
             "early_stopping": None if self.watch is None else self.watch.state(),
             "planned": self.planned,
             **self._made_of,
@@ -95,7 +96,7 @@ class TrainingState:
         self.update.load_state(state["update"])
         self.algorithm.load_state(state["algorithm"])
         # Checkpoints of earlier versions do not say it: nothing was compiled then.
-        self.algorithm.engine.load_state(state.get("engine") or {"form": "traced", "settings": None})
+        self.algorithm.backend.load_state(state.get("backend") or {"form": "traced", "settings": None})
         # The best parameters are those of this training's own measure: another one, or none, has seen no best yet.
         watched = state["early_stopping"]
         same = self.watch is not None and watched is not None and self.watch.load_state(watched)
@@ -148,6 +149,6 @@ def is_sound(value: torch.Tensor, *, parameter: bool) -> bool:
 
 def load_learner(method: Method, path: Path) -> Learner:
     """The learner of a run as it was meant to be used: with its best weights where validation chose some."""
-    state = load(path, method.learner.device)
+    state = read_checkpoint(path, method.learner.device)
     load_weights(method, state["best"] or state["weights"], path)
     return method.learner

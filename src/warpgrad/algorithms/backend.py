@@ -1,4 +1,4 @@
-"""Which engine evaluates a meta-batch: the loop, the stack, the traced stack, or the compiled one.
+"""Which backend evaluates a meta-batch: the loop, the stack, the traced stack, or the compiled one.
 
 Tasks are stacked only if they say that they may be, for models whose layers are known to gain from it, and after the
 stack's numbers were compared with the loop's once; otherwise the loop, with a line in the log that says why.
@@ -28,19 +28,19 @@ from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.adaptation.traced import TracedAdaptation, TracedGraphs, graph_settings
 from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.algorithms.method import Method
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import WarpgradError, require
 from warpgrad.keys import fold
 from warpgrad.tasks.base import Batch, Task
 from warpgrad.tensors import discrepancy, flattened, leaves, refilled
 
 logger = logging.getLogger(__name__)
 
-Engine = Literal["auto", "loop", "batched", "traced", "compiled"]
+BackendName = Literal["auto", "loop", "batched", "traced", "compiled"]
 """`loop` takes one task at a time: the reference. `batched` stacks tasks, or fails where they cannot be. `traced`
 does so too, and runs the steps of a stack as graphs, see `warpgrad.adaptation.traced`. `compiled` has a C++ compiler
 build these, see `warpgrad.adaptation.compiled`. `auto` is `traced` where that is known to win, or `compiled` in a run
 that is long enough to pay for it, else `loop`."""
-ENGINES: tuple[Engine, ...] = ("auto", "loop", "batched", "traced", "compiled")
+BACKENDS: tuple[BackendName, ...] = ("auto", "loop", "batched", "traced", "compiled")
 
 Form = Literal["traced", "compiled"]
 """What the steps of a stack are run as."""
@@ -61,14 +61,14 @@ def planned_for(steps: int) -> Iterator[None]:
         _planned = before
 
 
-class EngineChoice:
+class Backend:
     """Turns a meta-batch into adaptations, one per task or one per stack."""
 
-    def __init__(self, engine: Engine, chunk: int) -> None:
-        refuse_if(engine not in ENGINES, f"engine={engine!r} is unknown; choose one of {', '.join(ENGINES)}.")
-        self.engine, self.chunk = engine, chunk
+    def __init__(self, backend: BackendName, chunk: int) -> None:
+        require(backend in BACKENDS, f"backend={backend!r} is unknown; choose one of {', '.join(BACKENDS)}.")
+        self.name, self.chunk = backend, chunk
         self._checked: bool | None = None
-        self._form: Form | None = "compiled" if engine == "compiled" else None
+        self._form: Form | None = "compiled" if backend == "compiled" else None
         self._settings: int | None = None
         self._graphs: TracedGraphs | None = None
 
@@ -81,7 +81,7 @@ class EngineChoice:
         """
         if not self.stacks(method, tasks, keys):
             return [Adaptation(method.learner, method.rule, task, key) for task, key in zip(tasks, keys, strict=True)]
-        if self.engine == "batched":
+        if self.name == "batched":
             make: Callable[..., Adaptation] = BatchedAdaptation
         else:
             graphs = self._graphs_for(method)
@@ -90,18 +90,19 @@ class EngineChoice:
         return [make(method.learner, method.rule, tasks[chunk], keys[chunk]) for chunk in chunks]
 
     def plan(self, steps: int) -> None:
-        """Choose what a run of so many adaptation steps in all has its stacks run as; a form that it has is kept."""
-        if self._form is None and self.engine == "auto":
+        """Choose what a run of so many adaptation steps in all, which is about to begin, has its stacks run as."""
+        if self.name == "auto":
             long = (steps if _planned is None else _planned) >= WORTH_COMPILING
             self._form = "compiled" if long and compiler() is not None else "traced"
+            self._settings = self._graphs = None
 
     def state(self) -> dict[str, Any]:
         """What a run has to go on with: the form of its steps, and the settings that they were made for."""
         return {"form": self._form, "settings": self._settings}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with a run's form, unless another engine was asked for by name."""
-        if self.engine == "auto":
+        """Go on with a run's form, unless another backend was asked for by name."""
+        if self.name == "auto":
             self._form, self._settings = state["form"], state["settings"]
 
     def _graphs_for(self, method: Method) -> TracedGraphs:
@@ -112,7 +113,7 @@ class EngineChoice:
             reason = None
             if learner.device.type != "cpu":
                 reason = "steps are compiled for a CPU alone"
-            elif self.engine == "auto" and self._settings not in (None, settings):
+            elif self.name == "auto" and self._settings not in (None, settings):
                 reason = "settings of the model or the rule change"
             if reason is not None:
                 self._trace_instead(reason)
@@ -123,31 +124,31 @@ class EngineChoice:
         return self._graphs
 
     def _trace_instead(self, reason: str) -> None:
-        if self.engine != "auto":
-            raise WarpgradError(f"engine='{self.engine}' cannot be used: {reason}.")
+        if self.name != "auto":
+            raise WarpgradError(f"backend='{self.name}' cannot be used: {reason}.")
         logger.info("steps are traced from here on, not compiled: %s", reason)
         self._form, self._graphs = "traced", None
 
     def _compiled_graphs(self) -> TracedGraphs:
         if compiler() is None:
-            if self.engine == "auto":
+            if self.name == "auto":
                 raise WarpgradError(
-                    f"the steps of this run are compiled, and {_NO_COMPILER}, or go on with engine='traced', whose "
+                    f"the steps of this run are compiled, and {_NO_COMPILER}, or go on with backend='traced', whose "
                     "numbers differ in the last digits."
                 )
-            raise WarpgradError(f"engine='compiled' cannot be used: {_NO_COMPILER}.")
-        return CompiledGraphs(strict=self.engine == "compiled")
+            raise WarpgradError(f"backend='compiled' cannot be used: {_NO_COMPILER}.")
+        return CompiledGraphs(strict=self.name == "compiled")
 
     def stacks(self, method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> bool:
         """Whether these tasks are stacked."""
-        if self.engine == "loop" or len(tasks) < 2:
+        if self.name == "loop" or len(tasks) < 2:
             return False
         reason = _obstacle(tasks)
-        if reason is None and self.engine == "auto":
+        if reason is None and self.name == "auto":
             reason = _disadvantage(method.learner.module, method.learner.device)
         if reason is not None:
-            if self.engine != "auto":
-                raise WarpgradError(f"engine='{self.engine}' cannot be used: {reason}.")
+            if self.name != "auto":
+                raise WarpgradError(f"backend='{self.name}' cannot be used: {reason}.")
             return False
         if self._checked is None:
             found = why_not_stackable(method, tasks[:2], keys[:2])
@@ -155,8 +156,8 @@ class EngineChoice:
         return self._checked
 
     def _refused(self, reason: str, cause: Exception | None) -> bool:
-        if self.engine != "auto":
-            raise WarpgradError(f"engine='{self.engine}' cannot be used: {reason}") from cause
+        if self.name != "auto":
+            raise WarpgradError(f"backend='{self.name}' cannot be used: {reason}") from cause
         logger.info("tasks are evaluated one by one, not stacked: %s", reason)
         return False
 
@@ -215,7 +216,7 @@ def _difference(method: Method, tasks: Sequence[Task], keys: Sequence[int], cast
 
 
 def _numbers(method: Method, adaptation: Adaptation, cast: Cast) -> list[Tensor]:
-    """Everything the first step produces, summed over tasks, so that both engines can be compared."""
+    """Everything the first step produces, summed over tasks, so that both backends can be compared."""
     start = adaptation.start([cast(method.learner.start(key)) for key in adaptation.keys])
     start = replace(start, buffers=cast(start.buffers))
     (segment,) = Trajectory(adaptation, 1, start=start, objective=method.objective)
