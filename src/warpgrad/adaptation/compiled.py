@@ -84,9 +84,7 @@ class CompiledGraphs(TracedGraphs):
 
     def _check(self, reason: str) -> None:
         if self._strict:
-            raise WarpgradError(
-                f"backend='compiled' cannot be used: {reason.rstrip('.')}; leave the backend to 'auto'."
-            )
+            raise WarpgradError(f"backend='compiled' cannot be used, leave it to 'auto': {reason.rstrip('.')}.")
 
 
 def compiled(graph: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
