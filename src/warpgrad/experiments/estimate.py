@@ -260,7 +260,7 @@ def estimate_cost(experiment: Experiment[C], config: C, *, budget: float = 60.0)
     most = whole(max(2, int(budget / (6 * dear * taken))))
     short = whole(most // 3)
     # Short as they are, samples run as the whole run would: traced, or compiled.
-    with traced_at_once(), planned_for(config.meta_steps * steps):
+    with traced_at_once(), planned_for(getattr(config, "meta_steps", 1) * steps):
         samples = [sample_at(experiment, config, fields, short, taken, repeats(budget, dear * taken * short))]
         # Recorded steps can be far cheaper than the first ones: the budget then pays for a sample nearer to the run.
         step = samples[0].seconds / short if samples[0] is not None else dear * taken
