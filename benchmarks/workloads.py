@@ -226,7 +226,7 @@ class FixedSentences(FixedBatches):
 
 def transformer(quick: bool = False) -> Workload:
     """The classifier of the text experiment on an encoder of MiniLM's size; what its weights are takes no time."""
-    width, classes, shots, tokens = (24, 3, 2, 4) if quick else (384, 15, 5, 12)
+    width, classes, shots, tokens = (24, 3, 2, 4) if quick else (384, 5, 5, 12)
     config = TextConfig()
 
     def make() -> Learner:
@@ -234,16 +234,15 @@ def transformer(quick: bool = False) -> Workload:
             from transformers import BertConfig, BertModel
         shape = BertConfig(hidden_size=width, num_hidden_layers=6, num_attention_heads=12, intermediate_size=4 * width)
         with _seeded():
-            return text_learner(config, Encoder(BertModel(shape).eval(), None, Path(), ""), classes)
+            encoder: nn.Module = BertModel(shape)
+            return text_learner(config, Encoder(encoder.eval(), None, Path(), ""), classes)
 
     module = make().module
 
     def loss(theta: Named, phi: Named, batch: SentenceBatch, statistics: Named) -> Tensor:
         del statistics
         with sdpa_kernel(SDPBackend.MATH):  # the fused one has no second derivative
-            logits = functional_call(
-                module, {**theta, **phi}, tuple(batch[:3]), {"classes": classes}, tie_weights=False
-            )
+            logits = functional_call(module, {**theta, **phi}, (*batch[:3], classes), tie_weights=False)
         return F.cross_entropy(logits, batch.labels)
 
     def sentences(asked: int, role: str) -> list[SentenceBatch]:

@@ -135,11 +135,16 @@ class Accumulator:
         self.count = 0
 
     def add(self, gradient: Mapping[str, Tensor], count: int = 1) -> None:
-        for name, value in gradient.items():
-            kept = self.total.get(name)
-            # The first value is copied: later ones are added in place and must not write into a caller's tensor. The
-            # copy has no gaps either, whatever the gradient was a part of, so norms over it are summed in one order.
-            self.total[name] = value.detach().clone() if kept is None else kept.add_(value.detach())
+        values, kept = detached(gradient), self.total
+        more = [name for name in values if name in kept]
+        if more:
+            torch._foreach_add_([kept[name] for name in more], [values[name] for name in more])
+        for name in values:
+            if name not in kept:
+                # The first value is copied: later ones are added in place and must not write into a caller's tensor.
+                # The copy has no gaps either, whatever the gradient was a part of, so norms over it are summed in one
+                # order.
+                kept[name] = values[name].clone()
         self.count += count
 
     def scaled(self, factor: float) -> Tensors:

@@ -10,6 +10,7 @@ not bit for bit those of what it replaces is not used, so it cannot matter when 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -259,7 +260,7 @@ class TracedAdaptation(BatchedAdaptation):
             self.task.stack_key,
         )
         groups = self._graphs.run(name, compute, inputs, batches)
-        if groups is None or not all(torch.isfinite(loss).all() for loss in groups["losses"].values()):
+        if groups is None or not all(math.isfinite(loss.sum()) for loss in groups["losses"].values()):
             return None  # where a number is not finite, plain evaluation finds it again and tells where
         return computation.result(groups, point)
 
