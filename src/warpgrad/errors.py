@@ -10,7 +10,9 @@ The checks that raise it stand here too:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 
@@ -101,9 +103,12 @@ def integer(value: Any, argument: str, *, at_least: int = 0) -> int:
 
 def real(value: Any, argument: str, *, above: float | None = None, at_least: float | None = None) -> float:
     """`value`, which must be a finite number."""
-    if isinstance(value, bool | str) or not hasattr(value, "__float__"):
+    if isinstance(value, bool | str):
         raise WarpgradError(f"{argument} must be a number, not {short_repr(value)}.")
-    number = float(value)
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # a tensor or an array of several numbers among others
+        raise WarpgradError(f"{argument} must be a number, not {short_repr(value)}.") from error
     if not math.isfinite(number):
         raise WarpgradError(f"{argument}={number}: it must be finite.")
     if above is not None and not number > above:
@@ -128,6 +133,19 @@ def function(value: Any, argument: str, example: str) -> Callable[..., Any]:
     return found
 
 
+def choice(value: Any, argument: str, choices: Sequence[str]) -> None:
+    """Refuse a value that is not one of these words."""
+    if not isinstance(value, str) or value not in choices:
+        raise WarpgradError(f"{argument}={short_repr(value)} is unknown; choose one of {', '.join(choices)}.")
+
+
+def file_path(value: Any, argument: str, example: str) -> Path:
+    """`value` as a path, which must be a string or a path."""
+    if not isinstance(value, str | Path):
+        raise WarpgradError(f"{argument} must be a path, e.g. {example!r}, not {short_repr(value)}.")
+    return Path(value)
+
+
 def mapping(value: Any, argument: str, example: str) -> Mapping[Any, Any]:
     """`value`, which must be a mapping."""
     if not isinstance(value, Mapping):
@@ -136,9 +154,12 @@ def mapping(value: Any, argument: str, example: str) -> Mapping[Any, Any]:
 
 
 def _integral(value: Any) -> int | None:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if isinstance(value, bool):
         return None
-    return int(value.__index__())
+    try:
+        return operator.index(value)
+    except (TypeError, ValueError, RuntimeError):  # a tensor or an array of several numbers among others
+        return None
 
 
 def _article(word: str) -> str:

@@ -138,5 +138,5 @@ def test_the_objective_of_the_guide_keeps_snapshots_in_every_backend() -> None:
 
 
 def test_a_trajectory_needs_a_step() -> None:
-    with pytest.raises(WarpgradError, match="steps=0: adaptation needs at least 1 step"):
+    with pytest.raises(WarpgradError, match="steps=0: it must be at least 1"):
         Trajectory(adaptation(), 0)

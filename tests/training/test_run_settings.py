@@ -123,3 +123,10 @@ class Begin(wg.Callback):
 
     def on_start(self, training):
         self.into.append(flat(training.method.learner))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {"deep": [float("nan")]}])
+def test_a_setting_that_no_run_could_go_on_under_is_refused_before_it_begins(tmp_path, value):
+    with pytest.raises(wg.WarpgradError, match=r"config\['width'\] is .* cannot be written to config.json"):
+        own_training(tmp_path / "run", config={"width": value})
+    assert not (tmp_path / "run").exists()

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import warpgrad as wg
 from warpgrad.adaptation.traced import traced_at_once
@@ -90,6 +90,28 @@ def test_checkpointed_parts_are_computed_again_with_the_same_parameters(variant,
     for one in (None, variant):
         torch.manual_seed(3)
         learners.append(wg.Learner(Net(one).double(), warp="warp"))
+        trained(learners[-1], **parts)
+    same(*learners)
+
+
+class Selective(Net):
+    """Checkpoints that keep some results, or that do not keep the state of the generator."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        options = {"preserve_rng_state": False}
+        if self.variant == "selective":
+            kept = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]
+            options = {"context_fn": partial(create_selective_checkpoint_contexts, kept)}
+        return self.head(checkpoint(self.body, x, use_reentrant=False, **options))
+
+
+@pytest.mark.parametrize("variant", ["selective", "generator not kept"])
+@pytest.mark.parametrize("parts", [{}, {"initialiser": wg.MAML()}], ids=["exact", "maml"])
+def test_checkpoints_of_other_kinds_have_the_numbers_of_none(variant, parts):
+    learners = []
+    for module in (Net, partial(Selective, variant)):
+        torch.manual_seed(3)
+        learners.append(wg.Learner(module().double(), warp="warp"))
         trained(learners[-1], **parts)
     same(*learners)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from warpgrad.adaptation.base import Adaptation, Point, error_line
 from warpgrad.adaptation.trajectory import Trajectory
-from warpgrad.errors import WarpgradError, expect, flag, integer, require, short_repr
+from warpgrad.errors import WarpgradError, expect, flag, integer, mapping, require, short_repr
 from warpgrad.keys import fold, isolated_rng
 from warpgrad.model.learner import Forward, Learner
 from warpgrad.rules.base import Rule
@@ -113,6 +113,10 @@ def evaluate(
         >>> sorted(wg.evaluate(learner, task, learner.theta0, learner.buffers()))
         ['loss']
     """
+    expect(learner, Learner, "learner", "Learner(model, warp=...)", hint=_module_hint(learner))
+    expect(task, Task, "task", "SupervisedTask(inputs, targets, F.mse_loss)", hint=_family_hint(task))
+    mapping(theta, "theta", "learner.theta0")
+    mapping(buffers, "buffers", "learner.buffers()")
     scores: list[dict[str, float]] = []
     sizes: list[int] = []
     with torch.no_grad():
@@ -163,10 +167,13 @@ def score(
         found.append(record.scores[-1])
     if not found:
         raise WarpgradError("score(...) needs at least one task.")
-    if per_task:
-        return found
-    names = dict.fromkeys(name for one in found for name in one)
-    return {name: _weighted([(one[name], 1) for one in found if name in one]) for name in names}
+    return found if per_task else mean_scores(found)
+
+
+def mean_scores(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of every metric over the tasks that have it."""
+    names = dict.fromkeys(name for one in scores for name in one)
+    return {name: _weighted([(one[name], 1) for one in scores if name in one]) for name in names}
 
 
 def check_parts(learner: Learner, rule: Rule, steps: int, key: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from warpgrad.errors import NonFiniteError, WarpgradError, require
+from warpgrad.errors import NonFiniteError, WarpgradError, integer
 from warpgrad.keys import fold
 from warpgrad.model.learner import Forward, Learner
 from warpgrad.rules.base import Rule
@@ -312,5 +312,4 @@ def following(k: StepIndex, steps: int = 1) -> StepIndex:
 
 def check_steps(steps: int) -> int:
     """K, checked."""
-    require(steps >= 1, f"steps={steps}: adaptation needs at least 1 step.")
-    return steps
+    return integer(steps, "steps", at_least=1)

@@ -28,7 +28,7 @@ from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.adaptation.traced import TracedAdaptation, TracedGraphs, graph_settings
 from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.algorithms.method import Method
-from warpgrad.errors import WarpgradError, require
+from warpgrad.errors import WarpgradError, choice
 from warpgrad.keys import fold
 from warpgrad.tasks.base import Batch, Task
 from warpgrad.tensors import discrepancy, flattened, leaves, refilled
@@ -65,7 +65,7 @@ class Backend:
     """Turns a meta-batch into adaptations, one per task or one per stack."""
 
     def __init__(self, backend: BackendName, chunk: int) -> None:
-        require(backend in BACKENDS, f"backend={backend!r} is unknown; choose one of {', '.join(BACKENDS)}.")
+        choice(backend, "backend", BACKENDS)
         self.name, self.chunk = backend, chunk
         self._checked: bool | None = None
         self._form: Form | None = "compiled" if backend == "compiled" else None

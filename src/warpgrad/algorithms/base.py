@@ -12,7 +12,7 @@ from warpgrad.adaptation.trajectory import Segment
 from warpgrad.algorithms.backend import Backend, BackendName
 from warpgrad.algorithms.method import MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.errors import WarpgradError, require
+from warpgrad.errors import WarpgradError, choice, integer
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 
@@ -88,11 +88,10 @@ class Algorithm(ABC):
             chunk: At most this many tasks or points are stacked at once; bounds memory.
         """
         self.steps = check_steps(steps)
-        require(tasks >= 1, f"tasks={tasks}: a meta-step needs at least 1 task.")
-        require(chunk >= 1, f"chunk={chunk}: at least 1 task must be evaluated at once.")
-        require(reduction in ("mean", "sum"), f"reduction={reduction!r} is unknown; choose mean or sum.")
-        self.tasks, self.reduction = tasks, reduction
-        self.backend = Backend(backend, chunk)
+        self.tasks = integer(tasks, "tasks", at_least=1)
+        choice(reduction, "reduction", ("mean", "sum"))
+        self.reduction = reduction
+        self.backend = Backend(backend, integer(chunk, "chunk", at_least=1))
 
     @abstractmethod
     def meta_step(

@@ -10,7 +10,7 @@ from warpgrad.algorithms.backend import BackendName
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.errors import require
+from warpgrad.errors import integer
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 
@@ -40,8 +40,7 @@ class Continual(Algorithm):
     ) -> None:
         """`batches` is η; the rest as in `Algorithm`."""
         super().__init__(steps=1, tasks=tasks, reduction=reduction, backend=backend, chunk=chunk)
-        require(batches >= 1, f"batches={batches}: φ must be updated after at least 1 batch.")
-        self.batches = batches
+        self.batches = integer(batches, "batches", at_least=1)
         self._meta = MetaGradient()
         self._since_update = 0
 

@@ -14,7 +14,7 @@ from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.algorithms.replay import ReplayBudget, ReplayBuffer, ReplayEntry, Shares
-from warpgrad.errors import require
+from warpgrad.errors import expect, flag, integer, real, require
 from warpgrad.keys import fold, generator
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors, select
@@ -63,15 +63,19 @@ class Offline(Algorithm):
             budget: Bytes the replay buffer may take, and where.
         """
         super().__init__(steps=steps, tasks=tasks, reduction=reduction, backend=backend, chunk=chunk)
-        require(samples is None or samples >= 1, f"samples={samples}: an update of φ needs at least 1 sample.")
+        if samples is not None:
+            integer(samples, "samples", at_least=1)
+        share = real(share, "share")
         require(0 < share <= 1, f"share={share}: the part of the points that is replayed lies above 0 and up to 1.")
         require(
-            share == 1 or not interleave,
+            not flag(interleave, "interleave") or share == 1,
             "interleave=True takes the gradient of θ0 from all points: leave share= at 1, or update θ0 once per "
             "meta-step with interleave=False.",
         )
         self.samples, self.share, self.interleave = samples, share, interleave
-        self.include_last = include_last
+        self.include_last = flag(include_last, "include_last")
+        if budget is not None:
+            expect(budget, ReplayBudget, "budget", "ReplayBudget(memory=2**30)")
         self.budget = budget or ReplayBudget()
 
     def meta_step(

@@ -8,6 +8,7 @@ from warpgrad.algorithms.backend import BackendName
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
+from warpgrad.errors import flag
 from warpgrad.tasks.base import Task
 
 
@@ -34,7 +35,7 @@ class Online(Algorithm):
             include_last: Add θ_K to the points θ_0 … θ_{K−1} that judge the warp.
         """
         super().__init__(steps=steps, tasks=tasks, reduction=reduction, backend=backend, chunk=chunk)
-        self.include_last = include_last
+        self.include_last = flag(include_last, "include_last")
 
     def meta_step(
         self,

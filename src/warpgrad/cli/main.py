@@ -84,7 +84,7 @@ def _commands(words: Sequence[str]) -> dict[str, Any]:
 
     The words are needed because a preset, a file or a run gives the options their defaults.
     """
-    from warpgrad.cli import adapt, data, report, run, sweep, verify
+    from warpgrad.cli import adapt, data, own_run, report, run, sweep, verify
     from warpgrad.data.prepared import CLINC, OMNIGLOT
 
     runs, sweeps = {}, {}
@@ -109,11 +109,14 @@ def _commands(words: Sequence[str]) -> dict[str, Any]:
         "text": _command(data.prepare_text_command),
     }
     named = words[:1] == ["evaluate"] and len(words) > 1 and not words[1].startswith("-")
-    tested, kept = run.run_config(Path(words[1])) if named else (None, None)
+    users = named and not run.of_experiment(Path(words[1]))
+    tested, kept = run.run_config(Path(words[1])) if named and not users else (None, None)
     return {
         "list": _command(run.list_command),
         "run": (run.RUN, runs),
-        "evaluate": _command(run.evaluate_command, kept, declared=tested),
+        "evaluate": _command(own_run.evaluate_own_command)
+        if users
+        else _command(run.evaluate_command, kept, declared=tested),
         "adapt": _command(adapt.adapt_command),
         "report": _command(report.report_command),
         "reproduce": _command(report.reproduce_command),

@@ -90,7 +90,7 @@ def run_command(
         f"{experiment.name}, {checked.method}, preset {checked.preset}, seed {checked.seed}: "
         f"{summary['steps']} meta-steps"
     )
-    _print_metrics(summary["metrics"])
+    print_metrics(summary["metrics"])
     print(f"run directory: {printable(directory)}")
 
 
@@ -129,7 +129,7 @@ def evaluate_command(
         result = experiment.evaluate(changed, run)
         if out is not None:
             write_json(out, {"config": runner.stored_settings(experiment, changed), **result})
-    _print_metrics(result["metrics"])
+    print_metrics(result["metrics"])
 
 
 def initial_settings(declared: Declaration[Any], words: Sequence[str]) -> Config:
@@ -154,9 +154,8 @@ def run_config(directory: Path) -> tuple[Declaration[Any], Any]:
     kept = read_object(directory / "config.json")
     require(
         of_experiment(directory),
-        f"{directory} names no experiment: a program of your own made it with meta_train(run=...), and only there its "
-        f"model and tasks are known; load it there with wg.load_run({str(directory)!r}, learner), and score it with "
-        "wg.score(...). 'warpgrad report' takes it as it is.",
+        f"{directory} is a run of no experiment: a program of your own made it with meta_train(run=...), and only "
+        f"there its model and tasks are known; load it there with wg.load_run({str(directory)!r}, learner).",
     )
     experiment = find_declaration(kept["experiment"])
     preset = next(iter(experiment.presets.values()))
@@ -182,7 +181,8 @@ def _set_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _print_metrics(metrics: dict[str, float]) -> None:
+def print_metrics(metrics: dict[str, float]) -> None:
+    """Named numbers on the terminal, a line each."""
     width = max(len(name) for name in metrics)
     for name, value in metrics.items():
         print(f"  {printable(name):<{width}}  {value if isinstance(value, int) else format(value, '.4g')}")

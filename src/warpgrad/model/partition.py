@@ -211,6 +211,11 @@ def _prefixes(path: str) -> list[str]:
 
 def _chosen(names: dict[str, _Alias], selector: Selector, group: str) -> set[str]:
     if callable(selector):
+        if isinstance(selector, type | nn.Module):
+            raise WarpgradError(
+                f"{group}= takes a predicate of (name, module), not {short_repr(selector)}: name the module, or write "
+                f"lambda name, module: isinstance(module, nn.Linear)."
+            )
         found = {name for name, alias in names.items() if selector(name, alias.owner)}
         if not found:
             raise WarpgradError(

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError, function, integer, short_repr
+from warpgrad.errors import WarpgradError, expect, function, integer, short_repr
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Task
@@ -54,8 +54,11 @@ class EnvironmentTask(Task):
         """
         self.name = name
         self.length = integer(length, "length", at_least=1)
+        if objective is not None:
+            expect(objective, ActorCritic, "objective", "ActorCritic()")
         self.objective = objective or ActorCritic()
-        self._make, self._seed = function(make, "make", 'lambda: gymnasium.make_vec("CartPole-v1", num_envs=16)'), seed
+        self._make = function(make, "make", 'lambda: gymnasium.make_vec("CartPole-v1", num_envs=16)')
+        self._seed = integer(seed, "seed")
         self._environment: Any = None
 
     @property

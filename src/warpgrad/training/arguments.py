@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -13,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.method import Method
-from warpgrad.errors import WarpgradError, expect, flag, function, integer, mapping, real, short_repr
+from warpgrad.errors import WarpgradError, expect, file_path, flag, function, integer, mapping, real, short_repr
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.initialisers.points import Fixed
 from warpgrad.model.learner import Learner
@@ -126,9 +125,15 @@ def _callbacks(value: Any) -> None:
             function(one, f"callbacks[{place}]", "a Callback, or a function of (step, learner, record)")
 
 
-def _path(name: str, value: Any) -> None:
-    if not isinstance(value, str | Path):
-        raise WarpgradError(f"{name} must be a path, e.g. 'runs/mine', not {short_repr(value)}.")
+def _config(value: Any) -> None:
+    for name, entry in mapping(value, "config", '{"width": 40}').items():
+        try:
+            json.dumps({name: entry}, allow_nan=False)  # NaN is not itself: no run could go on under it
+        except (TypeError, ValueError) as error:
+            raise WarpgradError(
+                f"config[{name!r}] is {short_repr(entry)}, which cannot be written to config.json: give finite "
+                "numbers, texts, lists and mappings of them."
+            ) from error
 
 
 _CHECKS: dict[str, Callable[[Any], object]] = {
@@ -150,9 +155,9 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "test": lambda value: function(value, "test", "lambda learner: score(learner, tasks, ...)"),
     "test_every": lambda value: integer(value, "test_every", at_least=1),
     "callbacks": _callbacks,
-    "run": partial(_path, "run"),
-    "init_from": partial(_path, "init_from"),
-    "config": lambda value: mapping(value, "config", '{"width": 40}'),
+    "run": lambda value: file_path(value, "run", "runs/mine"),
+    "init_from": lambda value: file_path(value, "init_from", "runs/mine"),
+    "config": _config,
     "fresh": lambda value: flag(value, "fresh"),
     "checkpoint_seconds": lambda value: real(value, "checkpoint_seconds", at_least=0),
     "tensorboard": lambda value: flag(value, "tensorboard"),
