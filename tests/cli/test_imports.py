@@ -17,7 +17,7 @@ from warpgrad.errors import WarpgradError
 from warpgrad.experiments import DECLARATIONS, EXPERIMENTS, find_declaration, find_experiment
 from warpgrad.lazy import naming_extras
 
-OPTIONAL = ("PIL", "gymnasium", "jinja2", "matplotlib", "optuna", "rich", "tyro", "tensorboard")
+OPTIONAL = ("PIL", "gymnasium", "jinja2", "matplotlib", "optuna", "rich", "scipy", "tyro", "tensorboard")
 HELPS = [
     ["--help"],
     ["list", "--help"],

@@ -12,7 +12,7 @@ from warpgrad.adaptation.trajectory import Segment
 from warpgrad.algorithms.backend import Backend, BackendName
 from warpgrad.algorithms.method import MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.errors import WarpgradError, choice, integer
+from warpgrad.errors import choice, integer, require
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 
@@ -132,11 +132,11 @@ class Algorithm(ABC):
 
     def check_points(self, method: Method) -> None:
         """Refuse an objective that needs whole trajectories, for an algorithm that hands it single points."""
-        if method.objective is not None and method.objective.needs_trajectory:
-            raise WarpgradError(
-                f"{type(method.objective).__name__} looks back along trajectories, which only Algorithm 1 keeps: use "
-                f"Online(...) in place of {type(self).__name__}(...)."
-            )
+        require(
+            method.objective is None or not method.objective.needs_trajectory,
+            f"{type(method.objective).__name__} looks back along trajectories, which only Algorithm 1 keeps: use "
+            f"Online(...) in place of {type(self).__name__}(...).",
+        )
 
     def scale(self, samples: int) -> float:
         """What g_φ, a sum over samples, is multiplied by."""

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from warpgrad.algorithms.method import GROUPS, Method, ParameterGroup
-from warpgrad.errors import NonFiniteError, WarpgradError, expect, function, real
+from warpgrad.errors import NonFiniteError, WarpgradError, expect, function, real, require
 from warpgrad.tensors import Tensors
 
 OptimiserFactory = Callable[[Iterable[Tensor]], Optimizer]
@@ -60,8 +60,7 @@ class MetaOptimiser:
         self.parameters: dict[ParameterGroup, Tensors] = {group: method.parameters(group) for group in GROUPS}
         self.clip = clip if isinstance(clip, Mapping) else dict.fromkeys(GROUPS, clip)
         for group, bound in self.clip.items():
-            if group not in GROUPS:
-                raise WarpgradError(f"clip group {group!r} is unknown; groups are {', '.join(GROUPS)}.")
+            require(group in GROUPS, f"clip group {group!r} is unknown; groups are {', '.join(GROUPS)}.")
             if bound is not None:
                 real(bound, "clip", above=0)
         self.optimisers: dict[ParameterGroup, Optimizer] = {

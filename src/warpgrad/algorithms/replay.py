@@ -21,7 +21,7 @@ from torch import Tensor
 
 from warpgrad.adaptation.base import Point
 from warpgrad.algorithms.ranks import Ranks
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.tensors import Tensors
 
 _ALIGN = 16
@@ -153,12 +153,12 @@ class ReplayBuffer:
         total = self.capacity * self.entry_bytes
         if total <= self.budget.memory:
             return torch.empty(total, dtype=torch.uint8)
-        if total > self.budget.disk:
-            raise WarpgradError(
-                f"the replay buffer needs {total:,} bytes for {self.capacity} points, more than its budget of "
-                f"{self.budget.memory:,} in memory and {self.budget.disk:,} on disk; raise ReplayBudget, "
-                "lower steps or tasks, or use Online."
-            )
+        require(
+            total <= self.budget.disk,
+            f"the replay buffer needs {total:,} bytes for {self.capacity} points, more than its budget of "
+            f"{self.budget.memory:,} in memory and {self.budget.disk:,} on disk; raise ReplayBudget, "
+            "lower steps or tasks, or use Online.",
+        )
         try:
             # Without a name from the start, so that no kill leaves it behind.
             with tempfile.TemporaryFile(prefix="warpgrad-replay-", dir=self.budget.directory) as scratch:

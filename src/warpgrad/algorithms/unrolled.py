@@ -8,7 +8,7 @@ from warpgrad.adaptation.trajectory import ThetaGradient
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.algorithms.method import MetaGradient, MetaUpdate, Method
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.initialisers.points import Fixed
 from warpgrad.objectives.unrolled import UnrolledObjective
 from warpgrad.tasks.base import Task
@@ -36,11 +36,11 @@ class Unrolled(Algorithm):
         update: MetaUpdate,
         ranks: Ranks = ALONE,
     ) -> dict[str, float]:
-        if method.objective is not None or type(method.initialiser) is not Fixed:
-            raise WarpgradError(
-                "Unrolled learns θ0, φ and the rule through one objective of its own; leave objective= and "
-                "initialiser= out."
-            )
+        require(
+            method.objective is None and type(method.initialiser) is Fixed,
+            "Unrolled learns θ0, φ and the rule through one objective of its own; leave objective= and "
+            "initialiser= out.",
+        )
         meta, trace = MetaGradient(), Trace()
         mine = ranks.share(len(tasks))
         for adaptation in self.backend.adaptations(method, tasks[mine], keys[mine]):

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from warpgrad.adaptation.base import Adaptation, Inner, Point, Transition
-from warpgrad.errors import WarpgradError, require
+from warpgrad.errors import require
 from warpgrad.keys import generator
 from warpgrad.model.learner import Learner
 from warpgrad.rules import SGD
@@ -177,10 +177,10 @@ def factored_layers(learner: Learner) -> dict[str, Layer]:
     for name, module in learner.module.named_modules():
         if not isinstance(module, nn.Linear | nn.Conv2d) or parameter_name(name, "weight") not in learner.theta0:
             continue
-        if isinstance(module, nn.Conv2d) and (module.groups != 1 or isinstance(module.padding, str)):
-            raise WarpgradError(
-                f"KFAC cannot precondition '{name}': it takes ungrouped convolutions with padding=<int>."
-            )
+        require(
+            not isinstance(module, nn.Conv2d) or (module.groups == 1 and (not isinstance(module.padding, str))),
+            f"KFAC cannot precondition '{name}': it takes ungrouped convolutions with padding=<int>.",
+        )
         found[name] = module
     require(found, "KFAC found no linear layer or convolution among the task parameters.")
     return found

@@ -84,7 +84,7 @@ def run_command(
         "--flops and --ranks only predict; give --estimate too, or start several processes with torchrun.",
     )
     current_ranks(runner.check_device(checked.device), timeout=timeout)
-    directory = out or runner.default_directory(experiment, checked)
+    directory = out or Path("runs") / experiment.name / runner.run_name(experiment, checked)
     summary = runner.execute(experiment, checked, Execution(directory, fresh, tensorboard, not quiet))
     print(
         f"{experiment.name}, {checked.method}, preset {checked.preset}, seed {checked.seed}: "

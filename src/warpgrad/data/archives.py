@@ -150,12 +150,11 @@ def find_archives(names: Sequence[str], *, subfolder: str, folder: Path | str | 
         folder = named
     root = Path(folder).expanduser()
     require(root.is_dir(), f"the data folder {root} does not exist: {remedy}.")
-    places = [root / subfolder, root]
-    found: dict[str, Path] = {}
-    for name in names:
-        for candidate in (path for place in places for path in (place / f"{name}.zip", place / name)):
-            if candidate.exists():
-                found.setdefault(name, candidate)
+    # What comes later replaces what came before: the subfolder before its parent, an archive before a folder.
+    places = [
+        (name, place / end) for name in names for place in (root, root / subfolder) for end in (name, f"{name}.zip")
+    ]
+    found = {name: path for name, path in places if path.exists()}
     if missing := [f"{name}.zip" for name in names if name not in found]:
         raise WarpgradError(f"{' and '.join(missing)} not found in {root} or its folder {subfolder}: {remedy}.")
     return [found[name] for name in names]

@@ -165,25 +165,22 @@ class _Budget:
 class _Bounded:
     """A file that says how much of it there is before memory is taken for what it claims."""
 
-    def __init__(self, file: Any, size: int) -> None:
+    def __init__(self, file: IO[bytes], size: int) -> None:
         self._file, self._size = file, size
 
     def read(self, count: int) -> bytes:
         if count > self._size - self._file.tell():
             raise ValueError("it is shorter than it says")
-        found: bytes = self._file.read(count)
-        return found
+        return self._file.read(count)
 
     def readline(self) -> bytes:
-        found: bytes = self._file.readline()
-        return found
+        return self._file.readline()
 
     def tell(self) -> int:
-        place: int = self._file.tell()
-        return place
+        return self._file.tell()
 
 
-def _measure(file: Any, size: int) -> None:
+def _measure(file: IO[bytes], size: int) -> None:
     """Refuse a pickle that claims more bytes than it has, or numbers a value far beyond those before it, for which the
     unpickler would take memory first."""
     for count, (code, argument, _) in enumerate(pickletools.genops(cast(IO[bytes], _Bounded(file, size))), start=1):

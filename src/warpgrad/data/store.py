@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -125,10 +125,8 @@ def _header(fields: dict[str, Any]) -> Header:
     texts = {key: _text(fields, key) for key in ("name", "sha256", "source", "licence", "note")}
     splits: Any = fields.get("splits")
     require(isinstance(splits, dict), "'splits' is not a table")
-    channels_height_width = _list(fields, "shape", int)
-    require(len(channels_height_width) == 3, "'shape' is not three positive numbers")
     return Header(
-        shape=(channels_height_width[0], channels_height_width[1], channels_height_width[2]),
+        shape=cast(tuple[int, int, int], tuple(_list(fields, "shape", int))),  # how many there are, `Header` checks
         classes=tuple(_list(fields, "classes", str)),
         groups=tuple(_list(fields, "groups", str)),
         offsets=tuple(_list(fields, "offsets", int)),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import Diverged, Group
 from warpgrad.report.metric_curves import is_number
 from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
@@ -18,6 +18,9 @@ T = TypeVar("T")
 
 CONDITIONS = ("data", "data_sha256", "split", "ways", "shots", "query", "batch_norm", "headline_steps")
 """What evaluations must agree in before they are compared, where they name it."""
+
+Scores = Mapping[int, Mapping[Any, float]]
+"""meta-seed -> held-out task -> score."""
 
 ACCURACY: Mapping[str, str] = MappingProxyType({"accuracy": "accuracy % [95 % interval]"})
 
@@ -85,16 +88,17 @@ def comparable(first: Group, second: Group, measure: str = "accuracy") -> bool:
 
 def difference(first: Group, second: Group, measure: str = "accuracy") -> Difference | None:
     """first − second over the meta-seeds that both have; None where they share none, or were tested on other tasks."""
-    ours, theirs = per_task(first, measure), per_task(second, measure)
-    seeds = sorted(set(ours) & set(theirs))
-    same = all(set(ours[seed]) == set(theirs[seed]) for seed in seeds)
-    if not seeds or not same or not comparable(first, second, measure):
+    if not comparable(first, second, measure):
         return None
-    return paired_difference(
-        {seed: ours[seed] for seed in seeds},
-        {seed: theirs[seed] for seed in seeds},
-        names=(first.label, second.label),
-    )
+    return over_shared_seeds(per_task(first, measure), per_task(second, measure), (first.label, second.label))
+
+
+def over_shared_seeds(ours: Scores, theirs: Scores, names: tuple[str, str]) -> Difference | None:
+    """ours − theirs over the meta-seeds that both have; None where they share none, or have other tasks at one."""
+    seeds = sorted(set(ours) & set(theirs))
+    if not seeds or any(set(ours[seed]) != set(theirs[seed]) for seed in seeds):
+        return None
+    return paired_difference({seed: ours[seed] for seed in seeds}, {seed: theirs[seed] for seed in seeds}, names=names)
 
 
 def result_lines(
@@ -187,8 +191,7 @@ def check_searched(trials: Sequence[Trial], *, best: Literal["highest", "lowest"
 
 def _winner(trials: Sequence[Trial], best: Literal["highest", "lowest"]) -> Winner:
     finite = [trial for trial in trials if math.isfinite(trial.score)]
-    if not finite:
-        raise WarpgradError(f"no trial of {trials[0].method} has a finite score: search smaller values.")
+    require(finite, f"no trial of {trials[0].method} has a finite score: search smaller values.")
     won = (max if best == "highest" else min)(finite, key=lambda trial: trial.score)
     varied = [
         name

@@ -30,6 +30,7 @@ from warpgrad.training.resources import Flops, peak_bytes
 
 FEWEST, MOST = 3, 30
 """Meta-steps of a sample."""
+SCRATCH = "warpgrad-estimate-"
 OWN_STEPS = "test_steps"
 VALIDATED = {OWN_STEPS: 10}
 """How many of what a validation is proportional to a sample has at most; five where nothing is said."""
@@ -113,7 +114,8 @@ def sample_at(
 ) -> Sample | None:
     """The first meta-step warms up, the last has a validation after it; the others are timed."""
     changed = _changed(config, fields, steps, tasks, meta_steps, validated=True)
-    with _scratch() as directory, buffers_watched() as buffers:
+    with tempfile.TemporaryDirectory(prefix=SCRATCH) as place, buffers_watched() as buffers:
+        directory = Path(place) / "run"
         experiment.train(changed, Execution(directory, progress=False))
         records = [json.loads(each) for each in (directory / "metrics.jsonl").read_text().splitlines()]
     if not records:
@@ -130,8 +132,8 @@ def flops_at(experiment: Experiment[C], config: C, fields: CostFields, steps: in
     counts = []
     for meta_steps in (1, 2):
         changed = _changed(config, fields, steps, tasks, meta_steps, validated=False)
-        with _scratch() as directory, Flops() as counter:
-            experiment.train(changed, Execution(directory, progress=False))
+        with tempfile.TemporaryDirectory(prefix=SCRATCH) as place, Flops() as counter:
+            experiment.train(changed, Execution(Path(place) / "run", progress=False))
         counts.append(counter.total)
     return float(counts[1] - counts[0])
 
@@ -161,12 +163,6 @@ def steps_between(config: Config, tasks: int) -> int:
     per_step = getattr(config, "share", 1.0) * tasks
     exact = (k for k in range(1, COARSEST) if math.isclose(k * per_step, max(1, round(k * per_step)), rel_tol=1e-9))
     return next(exact, COARSEST)
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="warpgrad-estimate-") as path:
-        yield Path(path) / "run"
 
 
 @contextmanager

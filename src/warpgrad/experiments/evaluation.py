@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from warpgrad.algorithms.method import Method
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.experiments.methods import HEAD
 from warpgrad.io import read_json
 from warpgrad.training.checkpoint import read_checkpoint
@@ -67,11 +67,11 @@ def trained_method(
     stored: Weights = state["best"] or state["weights"]
     anew = _misfits(weights(method), stored)
     if anew:
-        if not adapts_head:
-            raise WarpgradError(
-                f"this method does not adapt its head, so the head of {checkpoint} must fit: evaluate with the ways "
-                "and the image size of meta-training."
-            )
+        require(
+            adapts_head,
+            f"this method does not adapt its head, so the head of {checkpoint} must fit: evaluate with the ways "
+            "and the image size of meta-training.",
+        )
         method = make(True)
         own = weights(method)
         stored = {

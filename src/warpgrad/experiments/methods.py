@@ -4,7 +4,7 @@ alone, so that all methods of a seed begin alike."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from warpgrad.algorithms.meta_optimiser import OptimiserFactory, ScheduleFactory
 from warpgrad.algorithms.method import Method, ParameterGroup
 from warpgrad.errors import WarpgradError, require
 from warpgrad.keys import fold
-from warpgrad.layers import identity_, keep_variance_
+from warpgrad.layers import FEW_SHOT_ORDER, identity_, keep_variance_, warp_convnet
 from warpgrad.layers.variance import root_mean_square
 
 T = TypeVar("T")
@@ -106,6 +106,20 @@ def _passed(network: nn.Module, inputs: Tensor) -> Iterator[tuple[nn.Module, Ten
         yield child, activations
         with torch.no_grad():
             activations = copy.deepcopy(child).train()(activations)
+
+
+def convnet(shape: Shape, ways: int, widths: Sequence[int], **options: Any) -> partial[nn.Sequential]:
+    """Makes the network of App. H for images of this shape, without warp-layers; `options` as in `warp_convnet`."""
+    return partial(
+        warp_convnet,
+        shape[0],
+        ways,
+        image_size=side_of(shape),
+        widths=widths,
+        order=FEW_SHOT_ORDER,
+        warp=None,
+        **options,
+    )
 
 
 def side_of(shape: Shape) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.data.prepared import DRAWN
-from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.errors import NonFiniteError, WarpgradError, require
 from warpgrad.experiments import workers as working
 from warpgrad.experiments.base import Config, Diverged, Experiment, Group, Results, Row, RunTable
 from warpgrad.experiments.records import Record, Recorded, check_commit
@@ -69,8 +69,7 @@ def run_cells(
     experiment: Experiment[Any], todo: list[PlannedRun], workers: int, say: Callable[[str], None]
 ) -> dict[PlannedRun, Failure]:
     """Run cells in `workers` processes of one thread each; returns those that failed."""
-    if workers < 1:
-        raise WarpgradError(f"workers={workers}: at least 1 process must work.")
+    require(workers >= 1, f"workers={workers}: at least 1 process must work.")
     waiting = list(todo)
     active: dict[Worker, tuple[PlannedRun, float]] = {}
     failed: dict[PlannedRun, Failure] = {}
@@ -105,7 +104,6 @@ def run_cells(
                 time.sleep(working.POLL_SECONDS)
                 interrupts.hold()
     except Interrupted as error:
-        stop_all(list(active))
         leave_after(error)
     finally:
         stop_all(list(active))
@@ -192,11 +190,11 @@ def declared_data(experiment: Experiment[Any], preset: str, cell: PlannedRun) ->
 def check_real(experiment: Experiment[Any], preset: str, todo: list[PlannedRun]) -> None:
     """Refuse to put results on record that would be on drawn data because there are no real ones here."""
     for cell in todo:
-        if getattr(cell.config, "data", None) == DRAWN and declared_data(experiment, preset, cell) is None:
-            raise WarpgradError(
-                f"'{cell.row.label}' would run on drawn alphabets because there is no prepared Omniglot here: make it "
-                "with 'warpgrad data prepare omniglot', or leave out --record."
-            )
+        require(
+            getattr(cell.config, "data", None) != DRAWN or declared_data(experiment, preset, cell) is not None,
+            f"'{cell.row.label}' would run on drawn alphabets because there is no prepared Omniglot here: make it "
+            "with 'warpgrad data prepare omniglot', or leave out --record.",
+        )
 
 
 def _loaded(cell: PlannedRun) -> Recorded:

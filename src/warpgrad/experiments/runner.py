@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.errors import NonFiniteError, WarpgradError, require
 from warpgrad.experiments.base import C, Execution, Experiment
 from warpgrad.experiments.methods import Recipe
 from warpgrad.io import digest, read_bytes, read_object, write_json
@@ -75,11 +75,11 @@ def check_length(meta_steps: int, directory: Path) -> None:
     """Refuse to carry a run on whose schedule has brought the step size to 0, or is bound to."""
     path = directory / "config.json"
     planned = read_object(path).get("meta_steps") if path.exists() else meta_steps
-    if planned != meta_steps:
-        raise WarpgradError(
-            f"the run in {directory} was planned for {planned} meta-steps and its schedule ends there: it cannot be "
-            f"carried on to {meta_steps}; choose another directory, or --meta-schedule constant from the start."
-        )
+    require(
+        planned == meta_steps,
+        f"the run in {directory} was planned for {planned} meta-steps and its schedule ends there: it cannot be "
+        f"carried on to {meta_steps}; choose another directory, or --meta-schedule constant from the start.",
+    )
 
 
 def without_meta_training(experiment: Experiment[C], config: C, execution: Execution) -> int:
@@ -90,11 +90,6 @@ def without_meta_training(experiment: Experiment[C], config: C, execution: Execu
     finally:
         directory.close()
     return 0
-
-
-def default_directory(experiment: Experiment[C], config: C, root: Path = Path("runs")) -> Path:
-    """Where a run goes when nobody says: runs/EXPERIMENT/NAME."""
-    return root / experiment.name / run_name(experiment, config)
 
 
 def run_name(experiment: Experiment[C], config: C) -> str:

@@ -182,11 +182,11 @@ def _slots(model: nn.Module) -> Iterator[_Slot]:
 def _selected(model: nn.Module, after: Selector | None) -> list[_Slot]:
     slots = list(_slots(model))
     if after is None:
-        if not isinstance(model, nn.Sequential):
-            raise WarpgradError(
-                f"where new layers belong in a {type(model).__name__} is not obvious: name the modules that "
-                "they follow with after=..."
-            )
+        require(
+            isinstance(model, nn.Sequential),
+            f"where new layers belong in a {type(model).__name__} is not obvious: name the modules that "
+            "they follow with after=...",
+        )
         children = [slot for slot in slots if slot.parent is model]
         chosen = [slot for slot in children if next(slot.module.parameters(), None) is not None][:-1]
     elif callable(after):
@@ -197,11 +197,11 @@ def _selected(model: nn.Module, after: Selector | None) -> list[_Slot]:
         chosen = [slot for slot in slots if slot.name in names]
     require(chosen, f"no module of the {type(model).__name__} was selected: nothing would be added.")
     for slot in chosen:
-        if isinstance(slot.module, _NO_TENSOR):
-            raise WarpgradError(
-                f"no layer can follow '{slot.name}': a {type(slot.module).__name__} does not return one "
-                "tensor; select a module inside or around it."
-            )
+        require(
+            not isinstance(slot.module, _NO_TENSOR),
+            f"no layer can follow '{slot.name}': a {type(slot.module).__name__} does not return one "
+            "tensor; select a module inside or around it.",
+        )
     return chosen
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from warpgrad.errors import require
 from warpgrad.maze.agents import Agent, MemorylessAgent, RNNAgent, TNetsAgent, WarpAgent
@@ -41,6 +41,12 @@ AGENTS: dict[str, Callable[..., Agent]] = {
     "memoryless": MemorylessAgent,
 }
 
+OPTIONS = {
+    **dict.fromkeys(("warp-rnn", "hyperrnn"), ("context", "gate_bias")),
+    "t-nets-rnn": ("transform",),
+}
+"""Agent -> the options that it alone has."""
+
 WARPED = ("warp-rnn", "t-nets-rnn")
 """Agents with a φ of their own, updated by Algorithm 3; the others have θ alone."""
 
@@ -49,13 +55,8 @@ def build_learner(name: str, maze: Maze, options: AgentOptions | None = None, de
     """The named agent in the maze, with newly drawn weights, split into θ and φ."""
     require(name in AGENTS, f"there is no agent '{name}'; choose one of {', '.join(AGENTS)}.")
     options = options or AgentOptions()
-    kind = AGENTS[name]
-    own: dict[str, Any] = {}
-    if kind is WarpAgent:
-        own = {"context": options.context, "gate_bias": options.gate_bias}
-    elif kind is TNetsAgent:
-        own = {"transform": options.transform}
-    agent = kind(FEATURES, options.hidden, len(MOVES), **own)
+    own = {setting: getattr(options, setting) for setting in OPTIONS.get(name, ())}
+    agent = AGENTS[name](FEATURES, options.hidden, len(MOVES), **own)
     module = MazeRollOut(agent, maze, taped=options.taped).to(device)
     return Learner(module) if name in WARPED else Learner(module, warp=())
 

@@ -56,7 +56,9 @@ class MazeVectorEnv(VectorEnv[Floats, Actions, NDArray[Any]]):
         """Settings as in `warpgrad.maze.Maze`."""
         super().__init__()
         require(num_envs >= 1, f"num_envs={num_envs}: there must be at least 1 maze.")
-        check_render_mode(render_mode)
+        require(
+            render_mode in (None, "rgb_array"), f"render_mode={render_mode!r} is unknown; choose rgb_array or none."
+        )
         self.maze = Maze(size, length, reward, wall_penalty)
         self.num_envs, self.render_mode = num_envs, render_mode
         self.single_observation_space = observation_space(self.maze)
@@ -165,10 +167,6 @@ def observation_space(maze: Maze) -> spaces.Box:
     low, high = np.zeros(FEATURES, np.float32), np.ones(FEATURES, np.float32)
     low[REWARD], high[REWARD] = min(0.0, -maze.wall_penalty, maze.reward), max(0.0, -maze.wall_penalty, maze.reward)
     return spaces.Box(low, high, dtype=np.float32)
-
-
-def check_render_mode(render_mode: str | None) -> None:
-    require(render_mode in (None, "rgb_array"), f"render_mode={render_mode!r} is unknown; choose rgb_array or none.")
 
 
 gymnasium.register(

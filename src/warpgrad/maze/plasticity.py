@@ -19,24 +19,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from warpgrad.maze.agents import Agent, RecurrentStep, State, uniform_parameter
+from warpgrad.maze.agents import RecurrentStep, RNNAgent, State
 from warpgrad.maze.tapes import Hebbian, PlasticTape, RetroactiveModulation, SimpleModulation, Tape, TraceRule
 
 ALPHA_SCALE, ETA = 0.01, 0.01
 """Standard deviation of α, and η, at the start."""
 
 
-class PlasticAgent(Agent):
+class PlasticAgent(RNNAgent):
     """y_j = tanh(Σ_i (w_ij + α_ij H_ij) x_i + W input + b)."""
 
     traces = 1
     """How many traces an episode carries, each [hidden, hidden]."""
 
     def __init__(self, features: int, hidden: int, actions: int) -> None:
-        super().__init__(hidden, actions)
-        self.weight_ih = uniform_parameter(hidden, hidden, features)
-        self.weight_hh = uniform_parameter(hidden, hidden, hidden)
-        self.bias = uniform_parameter(hidden, hidden)
+        super().__init__(features, hidden, actions)
         self.alpha = nn.Parameter(ALPHA_SCALE * torch.randn(hidden, hidden))
 
     def start(self, x: Tensor) -> State:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from typing_extensions import TypeVar
 
-from warpgrad.errors import WarpgradError, choice, expect, flag, mapping
+from warpgrad.errors import WarpgradError, choice, expect, flag, mapping, require
 from warpgrad.keys import fold, isolated_rng, seed_global
 from warpgrad.model.normalisation import (
     POLICIES,
@@ -40,11 +40,10 @@ from warpgrad.model.partition import (
     unmark,
     unwrapped,
 )
-from warpgrad.model.recomputation import Again, RecomputedUnder
 from warpgrad.model.second_order import SecondOrderKernels
 from warpgrad.model.second_order.plain_forms import silently_wrong
 from warpgrad.model.surroundings import Surroundings, copyable, refuse_rewriting
-from warpgrad.model.swapping import Swapper
+from warpgrad.model.swapping import Again, RecomputedUnder, Swapper
 from warpgrad.tensors import Tensors, detached, laid_channels_last, select
 
 M_co = TypeVar("M_co", bound=nn.Module, default=nn.Module, covariant=True)
@@ -317,14 +316,12 @@ class Learner(Generic[M_co]):
         mapping(state, "state", 'torch.load("learner.pt")')
         own = self.module.state_dict()
         for name, value in own.items():
-            if name not in state:
-                raise WarpgradError(f"the state has no '{name}', which the learner's {self._kind} has.")
+            require(name in state, f"the state has no '{name}', which the learner's {self._kind} has.")
             if isinstance(value, Tensor) and value.shape != state[name].shape:
                 shapes = f"{tuple(state[name].shape)}, in the learner {tuple(value.shape)}"
                 raise WarpgradError(f"'{name}' has the shape {shapes}: it is the state of another model.")
         for name in state:
-            if name not in own:
-                raise WarpgradError(f"the state has '{name}', which the learner's {self._kind} has not.")
+            require(name in own, f"the state has '{name}', which the learner's {self._kind} has not.")
         self.module.load_state_dict(dict(state))
 
     def to(self, *args: Any, **kwargs: Any) -> Self:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils.parametrize import is_parametrized
 
-from warpgrad.errors import WarpgradError, short_repr
+from warpgrad.errors import WarpgradError, require, short_repr
 from warpgrad.tensors import Tensors
 
 Predicate = Callable[[str, nn.Module], bool]
@@ -41,8 +41,7 @@ def Warp(module: M) -> M:  # noqa: N802 - stands among layers, reads as one
         >>> sorted(wg.Learner(net).phi)
         ['1.bias', '1.weight']
     """
-    if not isinstance(module, nn.Module):
-        raise WarpgradError(f"Warp(...) marks an nn.Module, not a {type(module).__name__}.")
+    require(isinstance(module, nn.Module), f"Warp(...) marks an nn.Module, not a {type(module).__name__}.")
     setattr(module, _MARK, True)
     return module
 
@@ -86,11 +85,11 @@ def unwrapped(module: Any) -> nn.Module:
     while (inside := _WRAPPERS.get(type(module).__name__)) is not None and hasattr(module, inside):
         module = getattr(module, inside)
     for path, child in module.named_modules():
-        if any(kind.__name__ in _SHARDED for kind in type(child).__mro__):
-            raise WarpgradError(
-                f"module '{path or type(child).__name__}' is sharded over processes (FSDP), so that no process holds "
-                "its parameters whole; give the plain module: meta_train shares tasks between processes itself."
-            )
+        require(
+            all(kind.__name__ not in _SHARDED for kind in type(child).__mro__),
+            f"module '{path or type(child).__name__}' is sharded over processes (FSDP), so that no process holds "
+            "its parameters whole; give the plain module: meta_train shares tasks between processes itself.",
+        )
     unwrapped_: nn.Module = module
     return unwrapped_
 
@@ -133,18 +132,17 @@ def partition(module: nn.Module, task: Selector | None, warp: Selector | None, c
     `requires_grad=False` are constant.
     """
     names = _names(module)
-    if not names:
-        raise WarpgradError(f"{type(module).__name__} has no parameters, so there is nothing to adapt.")
+    require(names, f"{type(module).__name__} has no parameters, so there is nothing to adapt.")
     fixed = {name for name, alias in names.items() if not alias.parameter.requires_grad}
     if constant is not None:
         fixed |= _chosen(names, constant, "constant")
     if task is None and warp is None:
         in_warp = {name for name, alias in names.items() if alias.marked} - fixed
-        if not in_warp:
-            raise WarpgradError(
-                "the model has no warp parameters: wrap warp-layers in Warp(...), name them with warp=..., "
-                "or pass warp=() for a plain learner without any."
-            )
+        require(
+            in_warp,
+            "the model has no warp parameters: wrap warp-layers in Warp(...), name them with warp=..., "
+            "or pass warp=() for a plain learner without any.",
+        )
         in_task = set(names) - in_warp - fixed
     else:
         in_warp = _adaptable(_chosen(names, warp, "warp"), fixed, "warp") if warp is not None else set()
@@ -155,12 +153,10 @@ def partition(module: nn.Module, task: Selector | None, warp: Selector | None, c
             in_warp = set(names) - in_task - fixed
     for name in names:
         groups = (name in in_task) + (name in in_warp) + (name in fixed)
-        if groups == 0:
-            raise WarpgradError(
-                f"parameter '{name}' is in neither task= nor warp=; add it to one, or list it under constant=."
-            )
-        if groups > 1:
-            raise WarpgradError(f"parameter '{name}' is in both task= and warp=; it must be in exactly one.")
+        require(
+            groups != 0, f"parameter '{name}' is in neither task= nor warp=; add it to one, or list it under constant=."
+        )
+        require(groups <= 1, f"parameter '{name}' is in both task= and warp=; it must be in exactly one.")
     if not in_task:
         raise WarpgradError("every parameter is warp or constant: nothing is left to adapt on a task.")
     return Partition(
@@ -194,10 +190,10 @@ def _names(module: nn.Module) -> dict[str, _Alias]:
     for path, child in module.named_modules(remove_duplicate=False):
         for local, parameter in child.named_parameters(recurse=False, remove_duplicate=False):
             name = f"{path}.{local}" if path else local
-            if isinstance(parameter, UninitializedParameter):
-                raise WarpgradError(
-                    f"parameter '{name}' has no shape yet: run one batch through the lazy module first."
-                )
+            require(
+                not isinstance(parameter, UninitializedParameter),
+                f"parameter '{name}' has no shape yet: run one batch through the lazy module first.",
+            )
             origin = first.setdefault(id(parameter), name)
             inside = next((marks[prefix] for prefix in reversed(_prefixes(path)) if prefix in marks), False)
             names[name] = _Alias(parameter, child, origin, inside, plain[name])
@@ -217,11 +213,11 @@ def _chosen(names: dict[str, _Alias], selector: Selector, group: str) -> set[str
                 f"lambda name, module: isinstance(module, nn.Linear)."
             )
         found = {name for name, alias in names.items() if selector(name, alias.owner)}
-        if not found:
-            raise WarpgradError(
-                f"the predicate {group}= is true for none of the model's {len(names)} parameters; it is called with "
-                f"(name, owner module), e.g. ({next(iter(names))!r}, the module that holds it)."
-            )
+        require(
+            found,
+            f"the predicate {group}= is true for none of the model's {len(names)} parameters; it is called with "
+            f"(name, owner module), e.g. ({next(iter(names))!r}, the module that holds it).",
+        )
         return found
     patterns = [selector] if isinstance(selector, str) else _patterns(selector, group)
     for pattern in patterns:
@@ -239,8 +235,9 @@ def _patterns(selector: Any, group: str) -> list[str]:
         raise WarpgradError(f"{wanted}, not {short_repr(selector)}.")
     patterns = list(selector)
     for pattern in patterns:
-        if not isinstance(pattern, str):
-            raise WarpgradError(f"{group}= lists {short_repr(pattern)}: every pattern is a string, e.g. 'layer1'.")
+        require(
+            isinstance(pattern, str), f"{group}= lists {short_repr(pattern)}: every pattern is a string, e.g. 'layer1'."
+        )
     return patterns
 
 
@@ -250,11 +247,11 @@ def _fits(name: str, alias: _Alias, patterns: list[str]) -> bool:
 
 def _adaptable(chosen: set[str], fixed: set[str], group: str) -> set[str]:
     """What is chosen but for the constants; something must be left where something was chosen."""
-    if chosen and not chosen - fixed:
-        raise WarpgradError(
-            f"all parameters that {group}= names are constant (requires_grad=False, or listed under constant=), so "
-            f"nothing would learn them; call requires_grad_(True) on them first, or leave {group}= out."
-        )
+    require(
+        not chosen or chosen - fixed,
+        f"all parameters that {group}= names are constant (requires_grad=False, or listed under constant=), so "
+        f"nothing would learn them; call requires_grad_(True) on them first, or leave {group}= out.",
+    )
     return chosen - fixed
 
 
@@ -262,11 +259,11 @@ def _first_names(names: dict[str, _Alias], group: set[str], what: str) -> tuple[
     """One name per tied parameter; refuse a parameter whose names fall into different groups."""
     kept: list[str] = []
     for name, alias in names.items():
-        if name in group and alias.first not in group:
-            raise WarpgradError(
-                f"parameter '{name}' is tied to '{alias.first}', but only the first is {what}; "
-                "put both names into the same group or untie them."
-            )
+        require(
+            name not in group or alias.first in group,
+            f"parameter '{name}' is tied to '{alias.first}', but only the first is {what}; "
+            "put both names into the same group or untie them.",
+        )
         if name in group and name == alias.first:
             kept.append(name)
     return tuple(kept)
@@ -287,13 +284,12 @@ def start_policies(
     """The policy of every task parameter; later patterns overrule earlier ones, and none means learned."""
     policies: dict[str, StartPolicy] = dict.fromkeys(names, "learned")
     for pattern, policy in start.items():
-        if policy not in ("learned", "fixed", "zero", "fresh"):
-            raise WarpgradError(
-                f"start policy {policy!r} of '{pattern}' is unknown; choose learned, fixed, zero or fresh."
-            )
+        require(
+            policy in ("learned", "fixed", "zero", "fresh"),
+            f"start policy {policy!r} of '{pattern}' is unknown; choose learned, fixed, zero or fresh.",
+        )
         found = [name for name in names if matches(name, [pattern]) or matches(plain[name], [pattern])]
-        if not found:
-            raise WarpgradError(f"start pattern '{pattern}' matches no task parameter of the model.")
+        require(found, f"start pattern '{pattern}' matches no task parameter of the model.")
         policies.update(dict.fromkeys(found, policy))
     return policies
 
@@ -322,10 +318,10 @@ def owners_of(module: nn.Module, names: list[str]) -> dict[str, Fresh]:
     for name in names:
         path, _, local = name.rpartition(".")
         owner = module.get_submodule(path)
-        if not callable(getattr(owner, "reset_parameters", None)):
-            raise WarpgradError(
-                f"parameter '{name}' starts fresh on every task, but its module {type(owner).__name__} "
-                "has no reset_parameters() to draw it; add one or choose another start policy."
-            )
+        require(
+            callable(getattr(owner, "reset_parameters", None)),
+            f"parameter '{name}' starts fresh on every task, but its module {type(owner).__name__} "
+            "has no reset_parameters() to draw it; add one or choose another start policy.",
+        )
         owners.setdefault(path, Fresh(owner)).names.append(local)
     return owners

@@ -23,7 +23,7 @@ from warpgrad.adaptation.base import (
     following,
 )
 from warpgrad.adaptation.trajectory import ObjectiveStep
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.model.learner import Learner
 from warpgrad.rules.base import Rule
 from warpgrad.tensors import Groups, Tensors
@@ -95,13 +95,13 @@ class Objective(Computation[ObjectiveStep]):
     def check(self, learner: Learner, rule: Rule) -> None:
         """Refuse parts that could never learn under this objective."""
         name = type(self).__name__
-        if self.stops_gradient and rule.meta:
-            raise WarpgradError(
-                f"the rule learns {', '.join(rule.meta)}, but {name} stops the gradient of the inner step, so it "
-                "would never change; use Exact(), or a fixed value."
-            )
-        if not learner.phi and not rule.meta:
-            raise WarpgradError(
-                f"{name} has nothing to learn: the model has no warp parameters and the rule learns none; "
-                "add warp-layers, or pass objective=None to learn an initialisation alone."
-            )
+        require(
+            not self.stops_gradient or not rule.meta,
+            f"the rule learns {', '.join(rule.meta)}, but {name} stops the gradient of the inner step, so it "
+            "would never change; use Exact(), or a fixed value.",
+        )
+        require(
+            learner.phi or rule.meta,
+            f"{name} has nothing to learn: the model has no warp parameters and the rule learns none; "
+            "add warp-layers, or pass objective=None to learn an initialisation alone.",
+        )

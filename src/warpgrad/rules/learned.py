@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError, require
+from warpgrad.errors import require
 from warpgrad.rules.base import Rule, descend
 from warpgrad.tensors import Tensors
 
@@ -130,8 +130,10 @@ class MaskedSGD(Rule):
     def prepare(self, theta0: Mapping[str, Tensor]) -> None:
         super().prepare(theta0)
         for name, noise in self.masks.items():
-            if name not in theta0 or noise not in theta0 or theta0[name].shape[:1] != theta0[noise].shape:
-                raise WarpgradError(f"MaskedSGD(masks=...): '{noise}' has not one entry for each row of '{name}'.")
+            require(
+                name in theta0 and noise in theta0 and (theta0[name].shape[:1] == theta0[noise].shape),
+                f"MaskedSGD(masks=...): '{noise}' has not one entry for each row of '{name}'.",
+            )
             if noise not in self.meta:
                 self.meta[noise] = torch.zeros_like(theta0[noise]).requires_grad_()
 

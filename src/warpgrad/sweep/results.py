@@ -126,28 +126,13 @@ def summary(trials: Sequence[FrozenTrial]) -> str:
     return ", ".join(f"{states[name]} {name}" for name in ("complete", "pruned", "failed", "running") if states[name])
 
 
-@dataclass(frozen=True)
 class SweepPaths:
     """Where the files of a sweep are."""
 
-    root: Path
-    study: str
-
-    @property
-    def directory(self) -> Path:
-        return self.root / self.study
-
-    @property
-    def database(self) -> Path:
-        return self.root / f"{self.study}.db"
-
-    @property
-    def best(self) -> Path:
-        return self.directory / "best.json"
-
-    @property
-    def page(self) -> Path:
-        return self.directory / "index.html"
+    def __init__(self, root: Path, study: str) -> None:
+        self.root, self.study = root, study
+        self.directory, self.database = root / study, root / f"{study}.db"
+        self.best, self.page = self.directory / "best.json", self.directory / "index.html"
 
     def trial(self, number: int) -> Path:
         return self.directory / trial_name(number)

@@ -75,11 +75,11 @@ class TrialReports:
             records = [json.loads(line) for line in lines[:step]]
             known = dict.fromkeys(name for record in records for name in record)
             by = next((name for name in self._names if name in known), None)
-            if by is None and not self._due:
-                raise WarpgradError(
-                    f"{self.file} has no '{self._names[0]}' to prune by (it has {', '.join(known)}); "
-                    "name another with --prune-by, or leave --prune out."
-                )
+            require(
+                by is not None or self._due,
+                f"{self.file} has no '{self._names[0]}' to prune by (it has {', '.join(known)}); "
+                "name another with --prune-by, or leave --prune out.",
+            )
             values = [record[by] for record in records[-self.window :] if by in record]
             if by is None or not values:
                 continue  # validations may be further apart than reports
@@ -102,11 +102,6 @@ class Active:
     def taken(self) -> bool:
         """Whether another process is running in the directory."""
         return is_locked(self.directory / LOCK)
-
-    def stop(self) -> None:
-        """Ask the run to save and stop, and wait until it has."""
-        if self.worker is not None:
-            self.worker.stop()
 
 
 class Workers:
@@ -159,7 +154,7 @@ class Workers:
             return False
         code = one.worker.code
         if one.watch is not None and self._behind(one.trial, one.watch, last=code is not None):
-            one.stop()
+            one.worker.stop()
             self._end(one, TrialState.PRUNED, f"pruned after {max(_reports(one.trial))} meta-steps")
             return True
         if code is None:

@@ -4,7 +4,7 @@ from warpgrad.tasks.base import Batch, Task, TaskFamily
 from warpgrad.tasks.continual import ContinualTask, SubTask, TensorSubTask
 from warpgrad.tasks.datasets import DatasetTask, FewShotFamily, tasks_by_group
 from warpgrad.tasks.environments import EnvironmentTask
-from warpgrad.tasks.supervised import FunctionFamily, SupervisedTask, TaskList, accuracy
+from warpgrad.tasks.supervised import FunctionFamily, MeasuredTask, SupervisedTask, TaskList, accuracy
 
 __all__ = [
     "Batch",
@@ -13,6 +13,7 @@ __all__ = [
     "EnvironmentTask",
     "FewShotFamily",
     "FunctionFamily",
+    "MeasuredTask",
     "SubTask",
     "SupervisedTask",
     "Task",

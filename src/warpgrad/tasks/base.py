@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.keys import fold
 from warpgrad.model.learner import Forward
 
@@ -98,11 +98,11 @@ def check_repeats(task: Task) -> None:
     for name, draw in (("adapt_batch", task.adapt_batch), ("meta_batch", task.meta_batch)):
         first, again = draw(0), draw(0)
         pairs = zip(_tensors(first), _tensors(again), strict=False)
-        if not all(_equal(one, other) for one, other in pairs):
-            raise WarpgradError(
-                f"task '{task.name}' drew another batch when {name}(0) was asked for again: a batch must be a function "
-                "of k alone, so key its draws, e.g. with warpgrad.keys.generator(seed, k, 'adapt')."
-            )
+        require(
+            all((_equal(one, other) for one, other in pairs)),
+            f"task '{task.name}' drew another batch when {name}(0) was asked for again: a batch must be a function "
+            "of k alone, so key its draws, e.g. with warpgrad.keys.generator(seed, k, 'adapt').",
+        )
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

@@ -25,11 +25,10 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.keys import generator
 from warpgrad.model.learner import Forward
-from warpgrad.tasks.base import Task
-from warpgrad.tasks.supervised import Loss
+from warpgrad.tasks.supervised import Loss, MeasuredTask
 
 Split = Literal["train", "validation"]
 
@@ -74,14 +73,16 @@ class TensorSubTask(SubTask):
         }
         self._test = self._splits["validation"] if test is None else test
         for what, examples in (*self._splits.items(), ("test", self._test)):
-            if not isinstance(examples, tuple | list) or len(examples) != 2:
-                raise WarpgradError(f"a sub-task's {what} data must be a pair of tensors, (inputs, targets).")
+            require(
+                isinstance(examples, tuple | list) and len(examples) == 2,
+                f"a sub-task's {what} data must be a pair of tensors, (inputs, targets).",
+            )
             inputs, targets = examples
-            if len(inputs) == 0 or len(inputs) != len(targets):
-                raise WarpgradError(
-                    f"a sub-task's {what} data has {len(inputs)} inputs and {len(targets)} targets; "
-                    "give as many of both, at least 1."
-                )
+            require(
+                len(inputs) != 0 and len(inputs) == len(targets),
+                f"a sub-task's {what} data has {len(inputs)} inputs and {len(targets)} targets; "
+                "give as many of both, at least 1.",
+            )
 
     def draw(self, split: Split, size: int, draw: Generator) -> Examples:
         inputs, targets = self._splits[split]
@@ -117,7 +118,7 @@ StartDraw = Callable[[int, Generator], Examples]
 """(place in `subtasks`, generator) -> examples that θ0 is judged on."""
 
 
-class ContinualTask(Task):
+class ContinualTask(MeasuredTask):
     """A sequence of sub-tasks; k tells the sub-task. Beyond the end of the sequence the last one goes on.
 
     Warning: the meta-loss passes the batches of all seen sub-tasks through the model at once, so batch-norm in
@@ -168,22 +169,22 @@ class ContinualTask(Task):
             raise WarpgradError(f"a sub-task of task '{name}' is a {others[0]}; give TensorSubTask((x, y)) instead.")
         self.order = tuple(range(len(self.subtasks)) if order is None else order)
         meta_size = batch_size if meta_batch_size is None else meta_batch_size
-        if not self.order or len(set(self.order)) < len(self.order) or not set(self.order) <= set(range(len(subtasks))):
-            raise WarpgradError(
-                f"task '{name}' has {len(subtasks)} sub-tasks, which cannot be learned in the order {self.order}: "
-                "name at least one, each at most once, counting from 0."
-            )
-        if any(not isinstance(size, int) or size < 1 for size in (steps_per_subtask, batch_size, meta_size)):
-            raise WarpgradError(f"task '{name}': steps per sub-task and batch sizes are whole numbers, at least 1.")
-        if weighting not in WEIGHTINGS:
-            raise WarpgradError(f"weighting={weighting!r} is unknown; choose one of {', '.join(WEIGHTINGS)}.")
+        require(
+            self.order and len(set(self.order)) >= len(self.order) and (set(self.order) <= set(range(len(subtasks)))),
+            f"task '{name}' has {len(subtasks)} sub-tasks, which cannot be learned in the order {self.order}: "
+            "name at least one, each at most once, counting from 0.",
+        )
+        require(
+            all(isinstance(size, int) and size >= 1 for size in (steps_per_subtask, batch_size, meta_size)),
+            f"task '{name}': steps per sub-task and batch sizes are whole numbers, at least 1.",
+        )
+        require(weighting in WEIGHTINGS, f"weighting={weighting!r} is unknown; choose one of {', '.join(WEIGHTINGS)}.")
         self.name = name
         self.weighting = weighting
         self.steps_per_subtask = steps_per_subtask
         self.steps = steps_per_subtask * len(self.order)
-        self.measures: dict[str, Loss] = {"loss": loss, **(metrics or {})}
-        """What a sub-task is scored by: the loss, then the metrics."""
-        self._seed = seed
+        self.measures = {"loss": loss, **(metrics or {})}
+        self.seed = seed
         self._batch_size, self._meta_size = batch_size, meta_size
         self._pad = pad and weighting != "current"
         self._start = start
@@ -227,7 +228,7 @@ class ContinualTask(Task):
         return (*each, *(0.0,) * (total - t))
 
     def adapt_batch(self, k: int) -> Examples:
-        return self.subtasks[self.subtask(k)].draw("train", self._batch_size, generator(self._seed, k, "adapt"))
+        return self.subtasks[self.subtask(k)].draw("train", self._batch_size, generator(self.seed, k, "adapt"))
 
     def meta_batch(self, k: int) -> SeenExamples:
         """Validation batches of the seen sub-tasks, with their weights; the current one is the last.
@@ -251,7 +252,7 @@ class ContinualTask(Task):
 
     def _judging(self, place: int, k: int, role: Literal["meta", "start"]) -> Examples:
         """A batch that judges, of the sub-task at this place of the order."""
-        draw = generator(self._seed, k, role, place)
+        draw = generator(self.seed, k, role, place)
         if role == "start" and self._start is not None:
             return self._start(self.order[place], draw)
         return self.subtasks[self.order[place]].draw("validation", self._meta_size, draw)
@@ -259,30 +260,17 @@ class ContinualTask(Task):
     def test_batches(self) -> Iterable[Examples]:
         return [self.subtasks[place].test() for place in sorted(self.order)]
 
-    def loss(self, forward: Forward, batch: Examples) -> Tensor:
-        inputs, targets = batch
-        return self.measures["loss"](forward(inputs), targets)
-
     def meta_loss(self, forward: Forward, batch: SeenExamples) -> Tensor:
         if len(batch) != 3:
             raise WarpgradError("a continual meta-loss needs validation batches: use Exact() or Approximate().")
         inputs, targets, weights = batch
         return (weights * per_subtask(self.measures["loss"], predictions(forward, inputs), targets)).sum()
 
-    def metrics(self, forward: Forward, batch: Examples) -> dict[str, float]:
-        inputs, targets = batch
-        prediction = forward(inputs)
-        return {name: float(function(prediction, targets).detach()) for name, function in self.measures.items()}
-
-    def with_seed(self, seed: int) -> ContinualTask:
-        other = copy.copy(self)
-        other._seed = seed
-        return other
-
     def with_order(self, order: Sequence[int]) -> ContinualTask:
         """The same sub-tasks, all of them, learned in another order."""
-        if sorted(order) != sorted(self.order):
-            raise WarpgradError(f"{tuple(order)} is not another order of the sub-tasks {self.order}.")
+        require(
+            sorted(order) == sorted(self.order), f"{tuple(order)} is not another order of the sub-tasks {self.order}."
+        )
         other = copy.copy(self)
         other.order = tuple(order)
         return other

@@ -11,11 +11,10 @@ order, and what a random transform does to them, in this process or in workers.
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -25,14 +24,14 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from warpgrad.errors import WarpgradError, flag, function, integer, real, short_repr
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Forward
-from warpgrad.tasks.base import Batch, Task, TaskFamily
-from warpgrad.tasks.supervised import Loss, metric_functions
+from warpgrad.tasks.base import Batch, TaskFamily
+from warpgrad.tasks.supervised import Loss, MeasuredTask, metric_functions
 
 Place = tuple[int, int]
 """An example's index, and the key of the batch that it is drawn for."""
 
 
-class DatasetTask(Task):
+class DatasetTask(MeasuredTask):
     """Batches drawn from a data set, epoch after epoch, each epoch in an order of its own.
 
     A batch of mappings calls the model with every column but `label` as keyword arguments; a pair with its first part.
@@ -78,10 +77,9 @@ class DatasetTask(Task):
             name: Stands in messages.
         """
         self.name = name
-        self._loss: Loss = function(loss, "loss", "F.mse_loss")
-        self._metrics = metric_functions(metrics)
+        self.measures = {"loss": function(loss, "loss", "F.mse_loss"), **metric_functions(metrics)}
         self._collate = function(collate, "collate", "torch.utils.data.default_collate")
-        self._label, self._seed, self._device = label, integer(seed, "seed"), device
+        self._label, self.seed, self._device = label, integer(seed, "seed"), device
         self._workers = integer(workers, "workers")
         if flag(in_memory, "in_memory") and workers:
             raise WarpgradError("in_memory=True reads every example once: workers= has nothing to do then.")
@@ -115,28 +113,19 @@ class DatasetTask(Task):
             return
         size = self._batch_size or len(data)
         for number, begin in enumerate(range(0, len(data), size)):
-            key = fold(self._seed, "test", number)
+            key = fold(self.seed, "test", number)
             yield self._placed(
                 read(data, [(i, key) for i in range(begin, min(begin + size, len(data)))], self._collate)
             )
 
-    def with_seed(self, seed: int) -> DatasetTask:
-        other = copy.copy(self)
-        other._seed, other._orders, other._ahead = seed, {}, {}
+    def with_seed(self, seed: int) -> Self:
+        other = super().with_seed(seed)
+        other._orders, other._ahead = {}, {}
         return other
-
-    def loss(self, forward: Forward, batch: Batch) -> Tensor:
-        prediction, target = self._predicted(forward, batch)
-        return self._loss(prediction, target)
-
-    def metrics(self, forward: Forward, batch: Batch) -> dict[str, float]:
-        prediction, target = self._predicted(forward, batch)
-        scores = {"loss": self._loss, **self._metrics}
-        return {name: float(function(prediction, target).detach()) for name, function in scores.items()}
 
     def places(self, role: str, k: int) -> list[Place]:
         """Which examples the batch of step k holds, each with the key of its transform."""
-        count, key = len(self._data[role]), fold(self._seed, role, k)
+        count, key = len(self._data[role]), fold(self.seed, role, k)
         if self._batch_size is None:
             return [(index, key) for index in range(count)]
         size = min(self._batch_size, count)
@@ -144,7 +133,7 @@ class DatasetTask(Task):
         epoch, place = divmod(k, per_epoch)
         kept = self._orders.get(role)
         if kept is None or kept[0] != epoch:
-            kept = epoch, torch.randperm(count, generator=generator(self._seed, role, "epoch", epoch))
+            kept = epoch, torch.randperm(count, generator=generator(self.seed, role, "epoch", epoch))
             self._orders[role] = kept
         return [(int(index), key) for index in kept[1][place * size : (place + 1) * size]]
 
@@ -159,7 +148,7 @@ class DatasetTask(Task):
     def _placed(self, batch: Batch) -> Batch:
         return batch if self._device is None else _moved(batch, self._device)
 
-    def _predicted(self, forward: Forward, batch: Batch) -> tuple[Any, Any]:
+    def predicted(self, forward: Forward, batch: Batch) -> tuple[Any, Any]:
         if isinstance(batch, Mapping):
             if self._label not in batch:
                 columns = ", ".join(map(str, batch))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import require
 from warpgrad.keys import generator
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Task, TaskFamily
@@ -113,8 +113,7 @@ class EpisodeFamily(TaskFamily):
     """A stream of batches of episodes."""
 
     def __init__(self, episodes: int = 30, objective: ActorCritic | None = None) -> None:
-        if episodes < 1:
-            raise WarpgradError(f"episodes={episodes}: a batch has at least 1 episode.")
+        require(episodes >= 1, f"episodes={episodes}: a batch has at least 1 episode.")
         self.episodes = episodes
         self.objective = objective or ActorCritic()
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError, expect, function, integer, mapping, short_repr
+from warpgrad.errors import WarpgradError, expect, function, integer, mapping, require, short_repr
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Forward
-from warpgrad.tasks.base import Task, TaskFamily
+from warpgrad.tasks.base import Batch, Task, TaskFamily
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(prediction, target) -> scalar, e.g. `torch.nn.functional.cross_entropy`."""
@@ -27,7 +28,39 @@ def accuracy(prediction: Tensor, target: Tensor) -> Tensor:
     return (prediction.argmax(dim=1) == target).float().mean()
 
 
-class SupervisedTask(Task):
+class MeasuredTask(Task):
+    """A task on (inputs, targets) with measures of predictions: the loss, and the test scores beside it.
+
+    Example:
+        >>> task = wg.SupervisedTask(x, y, F.mse_loss, metrics={"absolute": F.l1_loss})
+        >>> isinstance(task, tasks.MeasuredTask), list(task.measures)
+        (True, ['loss', 'absolute'])
+    """
+
+    measures: Mapping[str, Loss]
+    """Name -> function of (prediction, target); `loss` is the task loss."""
+    seed: int
+    """Keys every draw."""
+
+    def predicted(self, forward: Forward, batch: Batch) -> tuple[Any, Any]:
+        """The model's prediction for a batch, and its target."""
+        inputs, targets = batch
+        return forward(inputs), targets
+
+    def loss(self, forward: Forward, batch: Batch) -> Tensor:
+        return self.measures["loss"](*self.predicted(forward, batch))
+
+    def metrics(self, forward: Forward, batch: Batch) -> dict[str, float]:
+        prediction, target = self.predicted(forward, batch)
+        return {name: float(measure(prediction, target).detach()) for name, measure in self.measures.items()}
+
+    def with_seed(self, seed: int) -> Self:
+        other = copy.copy(self)
+        other.seed = seed
+        return other
+
+
+class SupervisedTask(MeasuredTask):
     """Batches drawn from (inputs, targets); the meta-loss is taken on other batches, held-out ones where given.
 
         SupervisedTask(x, y, F.cross_entropy, batch_size=20)
@@ -56,9 +89,8 @@ class SupervisedTask(Task):
         name: str = "supervised",
     ) -> None:
         self.name = name
-        self._loss: Loss = function(loss, "loss", "F.mse_loss")
-        self._metrics = metric_functions(metrics)
-        self._seed = integer(seed, "seed")
+        self.measures = {"loss": function(loss, "loss", "F.mse_loss"), **metric_functions(metrics)}
+        self.seed = integer(seed, "seed")
         self._batch_size = batch_size
         self._train = _checked(name, "training", (inputs, targets))
         self._meta = _checked(name, "meta", meta) if meta is not None else self._train
@@ -76,26 +108,11 @@ class SupervisedTask(Task):
     def test_batches(self) -> Iterable[tuple[Tensor, Tensor]]:
         return () if self._test is None else (self._test,)
 
-    def with_seed(self, seed: int) -> SupervisedTask:
-        other = copy.copy(self)
-        other._seed = seed
-        return other
-
-    def loss(self, forward: Forward, batch: tuple[Tensor, Tensor]) -> Tensor:
-        inputs, targets = batch
-        return self._loss(forward(inputs), targets)
-
-    def metrics(self, forward: Forward, batch: tuple[Tensor, Tensor]) -> dict[str, float]:
-        inputs, targets = batch
-        prediction = forward(inputs)
-        scores = {"loss": self._loss, **self._metrics}
-        return {name: float(function(prediction, targets).detach()) for name, function in scores.items()}
-
     def _draw(self, data: tuple[Tensor, Tensor], k: int, role: str) -> tuple[Tensor, Tensor]:
         if self._batch_size is None:
             return data
         inputs, targets = data
-        draw = generator(self._seed, k, role)
+        draw = generator(self.seed, k, role)
         index = torch.randint(len(inputs), (self._batch_size,), generator=draw).to(inputs.device)
         return inputs[index], targets[index]
 
@@ -165,8 +182,9 @@ def _checked(name: str, what: str, data: tuple[Tensor, Tensor]) -> tuple[Tensor,
             "examples in dimension 0."
         )
     inputs, targets = data
-    if len(inputs) == 0:
-        raise WarpgradError(f"task '{name}' is empty: its {what} data has no examples.")
-    if len(inputs) != len(targets):
-        raise WarpgradError(f"task '{name}' has {len(inputs)} inputs but {len(targets)} targets in its {what} data.")
+    require(len(inputs) != 0, f"task '{name}' is empty: its {what} data has no examples.")
+    require(
+        len(inputs) == len(targets),
+        f"task '{name}' has {len(inputs)} inputs but {len(targets)} targets in its {what} data.",
+    )
     return inputs, targets

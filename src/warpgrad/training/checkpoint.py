@@ -20,7 +20,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.io import DamagedError, read_bytes, reason, write_bytes
 
 logger = logging.getLogger(__name__)
@@ -52,8 +52,7 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     # What the header of a damaged file holds can be anything.
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(path, (str(error).splitlines() or [type(error).__name__])[0]) from error
-    if _KEY not in metadata:
-        raise WarpgradError(f"{path} is a safetensors file, but not a checkpoint of warpgrad; give one of a run.")
+    require(_KEY in metadata, f"{path} is a safetensors file, but not a checkpoint of warpgrad; give one of a run.")
     if metadata.keys() - {_KEY, _CHECKSUM}:
         raise _damaged(path, "its header has entries that no version writes")
     if _CHECKSUM not in metadata:
@@ -66,11 +65,11 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
         state: dict[str, Any] = _decode(content["state"], tensors) if known else {}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(path, f"its header cannot be understood ({type(error).__name__})") from error
-    if not known:
-        raise WarpgradError(
-            f"checkpoint {path} has format {content['format']}, this version reads format {CHECKPOINT_FORMAT}; "
-            "use the version that wrote it, or start over with --fresh."
-        )
+    require(
+        known,
+        f"checkpoint {path} has format {content['format']}, this version reads format {CHECKPOINT_FORMAT}; "
+        "use the version that wrote it, or start over with --fresh.",
+    )
     found: dict[str, Any] = to_device(state, device)
     return found
 

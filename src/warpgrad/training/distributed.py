@@ -30,7 +30,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.errors import NonFiniteError, WarpgradError, require
 
 DEFAULT_TIMEOUT = 1800.0
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -67,19 +67,21 @@ def shared() -> bool:
     size, rank = _number("WORLD_SIZE"), _number("RANK")
     if not all(name in os.environ for name in _ENVIRONMENT):
         return False
-    if rank >= max(size, 1) or not 1 <= _number("MASTER_PORT") <= 65535:
-        raise WarpgradError(
-            f"RANK={rank}, WORLD_SIZE={size} and MASTER_PORT={os.environ['MASTER_PORT']} can be none of torchrun; "
-            "unset them, or start the command with torchrun and a --master-port from 1 to 65535."
-        )
+    require(
+        rank < max(size, 1) and 1 <= _number("MASTER_PORT") <= 65535,
+        f"RANK={rank}, WORLD_SIZE={size} and MASTER_PORT={os.environ['MASTER_PORT']} can be none of torchrun; "
+        "unset them, or start the command with torchrun and a --master-port from 1 to 65535.",
+    )
     return size > 1
 
 
 def _number(name: str, default: str = "0") -> int:
     """What torchrun says in an environment variable that holds an integer from 0 on."""
     given = os.environ.get(name, default)
-    if not re.fullmatch(r"[0-9]{1,9}", given):
-        raise WarpgradError(f"{name}={given} is no number that torchrun sets; unset it, or start with torchrun.")
+    require(
+        re.fullmatch("[0-9]{1,9}", given),
+        f"{name}={given} is no number that torchrun sets; unset it, or start with torchrun.",
+    )
     return int(given)
 
 
@@ -112,17 +114,19 @@ def restarted() -> bool:
 
 
 def _initialise(device: torch.device, timeout: float) -> None:
-    if device.type not in ("cpu", "cuda"):
-        raise WarpgradError(f"several processes can share work on cpu or cuda, not on {device.type}; use --device cpu.")
+    require(
+        device.type in ("cpu", "cuda"),
+        f"several processes can share work on cpu or cuda, not on {device.type}; use --device cpu.",
+    )
     backend = "gloo"
     if device.type == "cuda":
         # Words are small and live on the CPU, gradients on the GPU.
         backend = "cpu:gloo,cuda:nccl"
         place, devices = _number("LOCAL_RANK"), torch.cuda.device_count()
-        if place >= devices:
-            raise WarpgradError(
-                f"process {place + 1} of this machine finds {devices} GPUs: start as many processes as there are GPUs."
-            )
+        require(
+            place < devices,
+            f"process {place + 1} of this machine finds {devices} GPUs: start as many processes as there are GPUs.",
+        )
         torch.cuda.set_device(place)
     # Machines may be minutes apart in starting, however short the timeout of an exchange is.
     patience = max(timeout, DEFAULT_TIMEOUT)
@@ -175,8 +179,7 @@ def _timeout(seconds: float | None) -> float:
         found = float(given)
     except ValueError:
         found = 0.0
-    if not 0 < found < float("inf"):
-        raise WarpgradError(f"{name}={given}: give the seconds that a rank waits for others, more than 0.")
+    require(0 < found < float("inf"), f"{name}={given}: give the seconds that a rank waits for others, more than 0.")
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from warpgrad.errors import WarpgradError, choice, integer, short_repr
+from warpgrad.errors import WarpgradError, choice, integer, require, short_repr
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class Patience:
     def observe(self, scores: Mapping[str, float]) -> bool:
         """Take a validation; whether it is the best so far."""
         metric = self.settings.metric
-        if metric not in scores:
-            raise WarpgradError(
-                f"early stopping watches '{metric}', but validation returned {', '.join(scores) or 'nothing'}."
-            )
+        require(
+            metric in scores,
+            f"early stopping watches '{metric}', but validation returned {', '.join(scores) or 'nothing'}.",
+        )
         value = scores[metric]
         better = value < self.best if self.settings.mode == "min" else value > self.best
         if better or (math.isnan(self.best) and not math.isnan(value)):

@@ -11,7 +11,7 @@ import torch
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.algorithms.method import Method
-from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.errors import NonFiniteError, WarpgradError, require
 from warpgrad.model.learner import Learner
 from warpgrad.tensors import Tensors
 from warpgrad.training.checkpoint import cloned, read_checkpoint
@@ -124,11 +124,11 @@ def load_weights(method: Method, state: Mapping[str, Any], source: Path | None =
             side = "has no" if name in own else "has an unknown"
             raise WarpgradError(f"{where} {side} {group} entry '{name}': it belongs to another model or method.")
         for name, value in own.items():
-            if value.shape != given[name].shape:
-                raise WarpgradError(
-                    f"{where} has {group} entry '{name}' of shape {tuple(given[name].shape)}, the model "
-                    f"{tuple(value.shape)}: it belongs to another model."
-                )
+            require(
+                value.shape == given[name].shape,
+                f"{where} has {group} entry '{name}' of shape {tuple(given[name].shape)}, the model "
+                f"{tuple(value.shape)}: it belongs to another model.",
+            )
             if not is_sound(given[name], parameter=isinstance(value, torch.nn.Parameter) or group != "module"):
                 raise NonFiniteError(
                     f"{where} has {group} entry '{name}' with numbers that are none (NaN or infinite): training had "

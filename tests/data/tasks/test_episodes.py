@@ -75,9 +75,9 @@ def test_an_episode_is_a_function_of_split_and_seed(numbered):
     assert torch.equal(train.sample(7).query[0], again.sample(7).query[0])
     assert not torch.equal(train.sample(7).query[0], train.sample(8).query[0])
     held_out = FewShotImageFamily(images, "test", SHAPE)
-    listed = list(held_out.episodes(3))
+    listed = list(held_out.tasks(3))
     assert [task.name for task in listed] == ["test episode 0", "test episode 1", "test episode 2"]
-    assert torch.equal(listed[2].support[0], held_out.episode(2).support[0])
+    assert torch.equal(listed[2].support[0], list(held_out.tasks(5))[2].support[0])
     first, second = train.meta_batch(5, 2)
     assert not torch.equal(first.query[0], second.query[0])
 

@@ -67,9 +67,7 @@ def read_back(images: FewShotImages, batch) -> list[tuple[int, int]]:
 def held(task, chosen) -> list[tuple[int, int]]:
     """The same for images that a task holds."""
     classes = [task.source.classes[place] for place in task.places]
-    return [
-        (classes[label], image) for label, image in zip(chosen.labels.tolist(), chosen.images.tolist(), strict=True)
-    ]
+    return [(classes[label], image) for label, image in chosen.tolist()]
 
 
 def test_classes_and_images_are_drawn_without_replacement_and_kept_apart(family):
@@ -90,7 +88,7 @@ def test_a_task_is_a_function_of_its_seed_and_its_split(family, images):
     assert held(first, first.adapt_images) == held(again, again.adapt_images)
     assert held(first, first.test_images) == held(again, again.test_images)
     assert held(first, first.adapt_images) != held(other, other.adapt_images)
-    assert family.task(2).classes == next(iter(list(family.tasks(3))[2:])).classes
+    assert list(family.tasks(5))[2].classes == list(family.tasks(3))[2].classes
     assert {len({task.classes for task in family.tasks(8)}), len(set(first.classes))} != {1}
     trained = ManyShotFamily(images, "train", SHAPE).sample(3)
     assert all(name < "class05" for name in trained.classes)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from tests.data.tasks.test_many_shot import marked_store
 from tests.support.experiment_runs import Runs, evaluation_of, group_of, on_record
@@ -23,7 +24,7 @@ from warpgrad.experiments.multi_shot import experiment as multi_shot
 from warpgrad.experiments.multi_shot.config import METHODS, MultiShotConfig
 from warpgrad.experiments.multi_shot.evaluation import mean_scores
 from warpgrad.experiments.multi_shot.experiment import MultiShot, open_images
-from warpgrad.experiments.multi_shot.methods import network, recipe, warped_network
+from warpgrad.experiments.multi_shot.methods import recipe
 from warpgrad.experiments.reproduction import cells
 from warpgrad.experiments.runner import command, execute
 from warpgrad.initialisers import Fixed, Leap, Reptile
@@ -46,6 +47,11 @@ META_TRAINED = tuple(method for method in METHODS if method != "sgd")
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     return marked_store(tmp_path_factory.mktemp("store"), size=32)
+
+
+def module_of(config: MultiShotConfig) -> nn.Module:
+    """The network of a method as its meta-training begins."""
+    return recipe(config, SHAPE).method.learner.module
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +132,7 @@ def test_the_small_preset_keeps_the_protocol():
     assert 3 <= small["test_steps"] / small["steps"] <= 6
     assert len(small["widths"]) == len(paper["widths"]) == 6
     # Five poolings of a 32×32 image leave one place.
-    assert network(EXPERIMENT.presets["small"], SHAPE).get_submodule("head").weight.shape == (10, 48)
+    assert module_of(EXPERIMENT.presets["small"]).get_submodule("head").weight.shape == (10, 48)
 
 
 def test_training_from_scratch_takes_larger_batches(tiny):
@@ -195,17 +201,17 @@ def test_every_method_is_the_stated_choice_of_parts(tiny):
 
 
 def test_all_methods_begin_at_the_same_weights_and_the_same_function(tiny):
-    plain = network(tiny(), SHAPE)
+    plain = module_of(tiny(method="leap"))
     for method in METHODS:
         theta0 = recipe(tiny(method=method), SHAPE).method.learner.theta0
         assert set(theta0) == {name for name, _ in plain.named_parameters()}
         for name, value in plain.named_parameters():
             assert torch.equal(theta0[name], value), (method, name)
     images = torch.rand(4, *SHAPE)
-    torch.testing.assert_close(warped_network(tiny(), SHAPE)(images), plain(images))
-    own = warped_network(tiny(warp_init="own"), SHAPE)
+    torch.testing.assert_close(module_of(tiny())(images), plain(images))
+    own = module_of(tiny(warp_init="own"))
     assert not torch.allclose(own(images), plain(images), atol=1e-3)
-    other = network(tiny(seed=1), SHAPE)
+    other = module_of(tiny(method="leap", seed=1))
     assert not torch.equal(plain.get_submodule("head").weight, other.get_submodule("head").weight)
 
 
@@ -244,7 +250,7 @@ def test_the_numbers_are_those_of_adapt(tiny, runs):
     config = tiny()
     learner, rule = trained(config, runs["warp-leap"])
     key = fold(config.seed, "held out", 1)
-    task = ManyShotFamily(open_images(config), "test", config.test_shape).task(1).with_seed(key)
+    task = list(ManyShotFamily(open_images(config), "test", config.test_shape).tasks(2))[1].with_seed(key)
     _, curve = adapt(learner, task, rule=rule, steps=8, key=key, curve=True, test_every=2)
     assert evaluation_of(runs["warp-leap"])["curves"]["1"] == [100 * score["accuracy"] for score in curve.scores]
     assert curve.tested_at == [0, 2, 4, 6, 8]
@@ -316,7 +322,9 @@ def test_the_scores_on_the_way_are_those_of_the_first_test_tasks(tiny, runs, tmp
     curves = []
     for index in range(2):
         key = fold(config.seed, "held out", index)
-        task = ManyShotFamily(open_images(config), "test", config.test_shape).task(index).with_seed(key)
+        task = list(ManyShotFamily(open_images(config), "test", config.test_shape).tasks(index + 1))[index].with_seed(
+            key
+        )
         _, curve = adapt(method.learner, task, rule=method.rule, steps=3, key=key, curve=True, test_every=2)
         curves.append([100 * score["accuracy"] for score in curve.scores])
     assert last["test/accuracy"] == pytest.approx(sum(curve[-1] for curve in curves) / 2)

@@ -6,14 +6,14 @@ each class, the first K of them the support set, the next L the query set.
 
 from __future__ import annotations
 
-import copy
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Literal, Self
+from types import MappingProxyType
+from typing import ClassVar, Generic, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -23,35 +23,22 @@ from warpgrad.data.store import ImageStore
 from warpgrad.data.transform import to_float
 from warpgrad.errors import require
 from warpgrad.keys import fold, generator
-from warpgrad.model.learner import Forward
-from warpgrad.tasks.base import Task, TaskFamily
-from warpgrad.tasks.supervised import accuracy
+from warpgrad.tasks.base import TaskFamily
+from warpgrad.tasks.supervised import Loss, MeasuredTask, accuracy
 from warpgrad.tensors import laid_channels_last
 
 ImageBatch = tuple[Tensor, Tensor]
 """(images float [n, channels, height, width], labels [n])."""
 
 
-class Classification(Task):
+class Classification(MeasuredTask):
     """Negative log-likelihood of labels, and at test the accuracy besides. Batches are the subclass's."""
 
-    def loss(self, forward: Forward, batch: ImageBatch) -> Tensor:
-        images, labels = batch
-        return F.cross_entropy(forward(images), labels)
-
-    def metrics(self, forward: Forward, batch: ImageBatch) -> dict[str, float]:
-        images, labels = batch
-        prediction = forward(images)
-        return {
-            "loss": float(F.cross_entropy(prediction, labels).detach()),
-            "accuracy": float(accuracy(prediction, labels)),
-        }
+    measures: Mapping[str, Loss] = MappingProxyType({"loss": F.cross_entropy, "accuracy": accuracy})
 
 
 class BatchedClassification(Classification):
     """Random batches, a function of the seed, the step and the role; `batch(k, role)` is the subclass's."""
-
-    seed: int
 
     @abstractmethod
     def batch(self, k: int, role: Literal["adapt", "meta"]) -> ImageBatch:
@@ -62,11 +49,6 @@ class BatchedClassification(Classification):
 
     def meta_batch(self, k: int) -> ImageBatch:
         return self.batch(k, "meta")
-
-    def with_seed(self, seed: int) -> Self:
-        other = copy.copy(self)
-        other.seed = seed
-        return other
 
 
 SAMPLE = 50
@@ -140,6 +122,39 @@ class SplitImages:
         return self._pixels[(chosen + self._offsets[place]).to(self._pixels.device)]
 
 
+T = TypeVar("T", bound=Classification)
+
+
+class SplitFamily(TaskFamily, Generic[T]):
+    """Tasks drawn from the classes of one split: any of them by a seed, and a list of numbered ones to test on."""
+
+    source: SplitImages
+    noun: ClassVar[str] = "task"
+    """What a task is called."""
+
+    @abstractmethod
+    def draw(self, name: str, seed: int) -> T:
+        """The task of this seed."""
+
+    def sample(self, seed: int) -> T:
+        return self.draw(f"{self.source.name} {self.noun}", seed)
+
+    def tasks(self, count: int) -> Iterator[T]:
+        """The first `count` numbered tasks, one in memory at a time: the same for every method, seed and machine."""
+        for index in range(count):
+            yield self.draw(f"{self.source.name} {self.noun} {index}", fold(self.noun, index))
+
+    def check_classes(self, classes: int, ways: int) -> tuple[int, str]:
+        """Refuse a split of too few classes; returns the fewest images of a class, and the words that name it."""
+        store, counts = self.source.images.store, self.source.counts
+        data, split, fewest = store.header.name, self.source.name, min(counts)
+        require(
+            classes >= ways, f"split '{split}' of {data} has {classes} classes, too few for {ways} ways; ask for fewer."
+        )
+        name = store.classes[self.source.classes[counts.index(fewest)]]
+        return fewest, f"class '{name}' of {data} ({split}) has {fewest} images"
+
+
 @dataclass(frozen=True)
 class EpisodeShape:
     """N-way K-shot with L query images per class."""
@@ -173,8 +188,10 @@ class FewShotTask(Classification):
         yield self.query
 
 
-class FewShotImageFamily(TaskFamily):
+class FewShotImageFamily(SplitFamily[FewShotTask]):
     """All episodes of one split."""
+
+    noun = "episode"
 
     def __init__(
         self,
@@ -197,25 +214,24 @@ class FewShotImageFamily(TaskFamily):
         """
         self.source = images.split(split)
         self.shape, self.rotations, self.flips, self.dtype = shape, rotations, flips, dtype
-        self._check(images.store)
+        fewest, whose = self.check_classes(self.classes, shape.ways)
+        require(
+            fewest >= shape.shots + shape.query,
+            f"{whose}, too few for {shape.shots} shots and {shape.query} query images; ask for fewer.",
+        )
+        _, height, width = images.store.shape
+        require(
+            not rotations or height == width,
+            f"images of {images.store.header.name} are not square, so turning them changes their shape; leave "
+            "rotations off.",
+        )
 
     @property
     def classes(self) -> int:
         """How many classes an episode draws from."""
         return len(self.source.classes) * (TURNS if self.rotations else 1)
 
-    def sample(self, seed: int) -> FewShotTask:
-        return self._episode(f"{self.source.name} episode", seed)
-
-    def episode(self, index: int) -> FewShotTask:
-        """Episode number `index` of the split: the same for every method, seed and machine."""
-        return self._episode(f"{self.source.name} episode {index}", fold("episode", index))
-
-    def episodes(self, count: int) -> Iterator[FewShotTask]:
-        """The first `count` of them, one in memory at a time."""
-        return (self.episode(index) for index in range(count))
-
-    def _episode(self, name: str, seed: int) -> FewShotTask:
+    def draw(self, name: str, seed: int) -> FewShotTask:
         shape, source, store = self.shape, self.source, self.source.images.store
         draw = generator(source.name, seed)
         names: list[str] = []
@@ -240,21 +256,3 @@ class FewShotImageFamily(TaskFamily):
         images = self.source.images.normalised(torch.cat(of_classes), self.dtype)
         labels = torch.arange(len(of_classes), device=images.device).repeat_interleave(len(of_classes[0]))
         return images, labels
-
-    def _check(self, store: ImageStore) -> None:
-        data, split, shape = store.header.name, self.source.name, self.shape
-        require(
-            self.classes >= shape.ways,
-            f"split '{split}' of {data} has {self.classes} classes, too few for {shape.ways} ways; ask for fewer.",
-        )
-        fewest = min(range(len(self.source.counts)), key=self.source.counts.__getitem__)
-        require(
-            self.source.counts[fewest] >= shape.shots + shape.query,
-            f"class '{store.classes[self.source.classes[fewest]]}' of {data} ({split}) has "
-            f"{self.source.counts[fewest]} images, too few for {shape.shots} shots and {shape.query} query images; "
-            "ask for fewer.",
-        )
-        require(
-            not self.rotations or store.shape[1] == store.shape[2],
-            f"images of {data} are not square, so turning them changes their shape; leave rotations off.",
-        )

@@ -7,18 +7,16 @@ stay bytes in the store until they are in a batch, so a task of thousands of lar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from warpgrad.data.store import ImageStore
-from warpgrad.data.tasks.episodes import BatchedClassification, FewShotImages, ImageBatch, SplitImages
+from warpgrad.data.tasks.episodes import BatchedClassification, FewShotImages, ImageBatch, SplitFamily, SplitImages
 from warpgrad.errors import require
-from warpgrad.keys import fold, generator
-from warpgrad.tasks.base import TaskFamily
+from warpgrad.keys import generator
 
 TEST_BATCH = 100
 """Most images of one test batch; hundreds of large ones at once would take more memory than adaptation."""
@@ -52,20 +50,6 @@ class ManyShotShape:
         return min(self.shots, count - self.test)
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """Some images of a task: the label of each, and which image of its class it is."""
-
-    labels: Tensor
-    images: Tensor
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: Tensor) -> Chosen:
-        return Chosen(self.labels[index], self.images[index])
-
-
 class ManyShotTask(BatchedClassification):
     """Tell N classes apart. L_task and L_meta are the same negative log-likelihood on different random batches, drawn
     from all training images whatever their class; the test batches are the held-out images."""
@@ -76,9 +60,9 @@ class ManyShotTask(BatchedClassification):
         source: SplitImages,
         places: list[int],
         *,
-        adapt: Chosen,
-        meta: Chosen,
-        test: Chosen,
+        adapt: Tensor,
+        meta: Tensor,
+        test: Tensor,
         batch_size: int,
         seed: int,
         dtype: torch.dtype = torch.float32,
@@ -88,7 +72,7 @@ class ManyShotTask(BatchedClassification):
             name: Shown in messages.
             source: Where the images are.
             places: The class of each label, as a place in `source`.
-            adapt: The images that adaptation draws from.
+            adapt: The images that adaptation draws from, [n, 2]: label, and place among those of its class.
             meta: Those that the meta-loss draws from.
             test: The held-out ones.
             batch_size: Images per batch.
@@ -116,19 +100,19 @@ class ManyShotTask(BatchedClassification):
         for begin in range(0, count, size):
             yield self._read(self.test_images[torch.arange(begin, begin + size)])
 
-    def _read(self, chosen: Chosen) -> ImageBatch:
+    def _read(self, chosen: Tensor) -> ImageBatch:
         """Read class by class, then put back into the order asked for."""
-        order = chosen.labels.argsort(stable=True)
+        labels, images = chosen.unbind(1)
+        order = labels.argsort(stable=True)
         parts = [
-            self.source.take(self.places[label], chosen.images[chosen.labels == label])
-            for label in sorted(set(chosen.labels.tolist()))
+            self.source.take(self.places[label], images[labels == label]) for label in sorted(set(labels.tolist()))
         ]
         pixels = torch.cat(parts)
         pixels = pixels[order.argsort().to(pixels.device)]
-        return self.source.images.normalised(pixels, self.dtype), chosen.labels.to(pixels.device)
+        return self.source.images.normalised(pixels, self.dtype), labels.to(pixels.device)
 
 
-class ManyShotFamily(TaskFamily):
+class ManyShotFamily(SplitFamily[ManyShotTask]):
     """All many-shot tasks of one split."""
 
     def __init__(
@@ -143,20 +127,14 @@ class ManyShotFamily(TaskFamily):
         """
         self.source = images.split(split)
         self.shape, self.dtype = shape, dtype
-        self._check(images.store)
+        fewest, whose = self.check_classes(len(self.source.classes), shape.ways)
+        require(
+            shape.training_images(fewest) > shape.meta_images,
+            f"{whose}; {shape.test} test images and {shape.meta_images} for the meta-loss leave none to adapt to; ask "
+            "for fewer.",
+        )
 
-    def sample(self, seed: int) -> ManyShotTask:
-        return self._task(f"{self.source.name} task", seed)
-
-    def task(self, index: int) -> ManyShotTask:
-        """Task number `index` of the split: the same for every method, seed and machine."""
-        return self._task(f"{self.source.name} task {index}", fold("task", index))
-
-    def tasks(self, count: int) -> Iterator[ManyShotTask]:
-        """The first `count` of them."""
-        return (self.task(index) for index in range(count))
-
-    def _task(self, name: str, seed: int) -> ManyShotTask:
+    def draw(self, name: str, seed: int) -> ManyShotTask:
         shape, source = self.shape, self.source
         draw = generator(source.name, "many-shot", seed)
         places = torch.randperm(len(source.classes), generator=draw)[: shape.ways].tolist()
@@ -167,7 +145,7 @@ class ManyShotFamily(TaskFamily):
             kept = training - shape.meta_images
             meta = order[kept:training] if shape.meta_images else order[:kept]
             parts.append((order[:kept], meta, order[training : training + shape.test]))
-        adapt, of_meta, test = (_labelled(list(part)) for part in zip(*parts, strict=True))
+        adapt, of_meta, test = (_labelled(part) for part in zip(*parts, strict=True))
         return ManyShotTask(
             name,
             source,
@@ -180,22 +158,7 @@ class ManyShotFamily(TaskFamily):
             dtype=self.dtype,
         )
 
-    def _check(self, store: ImageStore) -> None:
-        data, split, shape = store.header.name, self.source.name, self.shape
-        require(
-            len(self.source.classes) >= shape.ways,
-            f"split '{split}' of {data} has {len(self.source.classes)} classes, too few for {shape.ways} ways; ask "
-            "for fewer.",
-        )
-        fewest = min(range(len(self.source.counts)), key=self.source.counts.__getitem__)
-        require(
-            shape.training_images(self.source.counts[fewest]) > shape.meta_images,
-            f"class '{store.classes[self.source.classes[fewest]]}' of {data} ({split}) has "
-            f"{self.source.counts[fewest]} images; {shape.test} test images and {shape.meta_images} for the "
-            "meta-loss leave none to adapt to; ask for fewer.",
-        )
 
-
-def _labelled(of_classes: list[Tensor]) -> Chosen:
-    counts = torch.tensor([len(images) for images in of_classes])
-    return Chosen(torch.arange(len(of_classes)).repeat_interleave(counts), torch.cat(of_classes))
+def _labelled(of_classes: Iterable[Tensor]) -> Tensor:
+    pairs = [torch.stack([torch.full_like(places, label), places], dim=1) for label, places in enumerate(of_classes)]
+    return torch.cat(pairs)

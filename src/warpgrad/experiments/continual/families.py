@@ -149,15 +149,11 @@ class AlphabetSequences(TaskFamily):
         def part(images: Tensor, shown: Tensor) -> Examples:
             hits = shown[:, None] == characters
             kept = hits.any(dim=1)
-            return half_size_rows(images[kept], self.device), labels[hits[kept].int().argmax(dim=1)].to(self.device)
+            half_size = F.avg_pool2d(to_float(images[kept], torch.device(self.device)), 2)
+            return half_size.flatten(1), labels[hits[kept].int().argmax(dim=1)].to(self.device)
 
         held_out = part(alphabet.test_images, alphabet.test_labels)
         return TensorSubTask(part(alphabet.train_images, alphabet.train_labels), held_out, held_out)
-
-
-def half_size_rows(images: Tensor, device: str) -> Tensor:
-    """Images at half their size, as rows of numbers [n, pixels]."""
-    return F.avg_pool2d(to_float(images, torch.device(device)), 2).flatten(1)
 
 
 Parts = Mapping[Literal["train", "validation", "test"], list[AlphabetData]]

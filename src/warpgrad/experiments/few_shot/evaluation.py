@@ -41,7 +41,7 @@ def evaluate_on_episodes(config: FewShotConfig, images: FewShotImages, run: Path
     accuracies: list[list[float]] = []
     losses: list[float] = []
     with isolated_rng(method.learner.device), method.learner.modes_kept(), torch.enable_grad():
-        for index, task in enumerate(family.episodes(config.test_episodes)):
+        for index, task in enumerate(family.tasks(config.test_episodes)):
             scores = adapt_and_test(method, task, config.test_steps, fold(config.seed, "held out", index))
             accuracies.append([100 * score["accuracy"] for score in scores])
             losses.append(scores[-1]["loss"])

@@ -78,7 +78,7 @@ class FewShot(Experiment[FewShotConfig]):
 
             def measure(learner: Learner) -> dict[str, float]:
                 found = score(
-                    learner, held_out.episodes(episodes), rule=chosen.method.rule, steps=config.steps, key=config.seed
+                    learner, held_out.tasks(episodes), rule=chosen.method.rule, steps=config.steps, key=config.seed
                 )
                 return {**found, "accuracy": 100 * found["accuracy"]}
 

@@ -15,9 +15,8 @@ from warpgrad.data.store import ImageStore
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import methods
 from warpgrad.experiments.few_shot.config import DATA, FewShotConfig
-from warpgrad.experiments.methods import Recipe, Shape, adam, keyed, plain_network, side_of
+from warpgrad.experiments.methods import Recipe, Shape, adam, convnet, keyed, plain_network
 from warpgrad.initialisers import FOMAML, Initialiser, Reptile
-from warpgrad.layers import FEW_SHOT_ORDER, warp_convnet
 from warpgrad.layers.baselines import CONTEXT, MASK, cavia_net, t_net
 from warpgrad.layers.warps import convolutional_warp
 from warpgrad.model.learner import Learner
@@ -67,25 +66,13 @@ def recipe(config: FewShotConfig, shape: Shape, *, fresh_head: bool = False) -> 
 
 def network(config: FewShotConfig, shape: Shape) -> nn.Sequential:
     """Four blocks of convolution, batch-norm, ReLU and pooling, and a linear head."""
-    return plain_network(config.seed, _convnet(config, shape))
+    return plain_network(config.seed, convnet(shape, config.ways, (config.filters,) * 4))
 
 
 def warped_network(config: FewShotConfig, shape: Shape) -> nn.Sequential:
     """The same at the same weights, with the first block in φ and a warp convolution after each of the other three."""
-    make = _convnet(config, shape)
+    make = convnet(shape, config.ways, (config.filters,) * 4)
     return methods.warped_network(config.seed, make, config.warp_init, warp=convolutional_warp, warp_blocks=1)
-
-
-def _convnet(config: FewShotConfig, shape: Shape) -> partial[nn.Sequential]:
-    return partial(
-        warp_convnet,
-        shape[0],
-        config.ways,
-        image_size=side_of(shape),
-        widths=(config.filters,) * 4,
-        order=FEW_SHOT_ORDER,
-        warp=None,
-    )
 
 
 def _learner(

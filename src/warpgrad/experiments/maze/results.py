@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warpgrad.experiments.base import Group
-from warpgrad.experiments.comparison import by_seed
+from warpgrad.experiments.comparison import by_seed, over_shared_seeds
 from warpgrad.report.metric_curves import recorded
 from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
 
@@ -48,16 +48,10 @@ def baseline_of(groups: Sequence[Group]) -> Group | None:
 
 def over_baseline(group: Group, baseline: Group) -> Difference | None:
     """Over the seeds that both have; None where they share none, or differ in more than agent and learning."""
-    ours, theirs = returns(group), returns(baseline)
-    seeds = sorted(set(ours) & set(theirs))
     conditions = {tuple(run.config[name] for name in CONDITIONS) for run in (*group.runs, *baseline.runs)}
-    if not seeds or len(conditions) > 1:
+    if len(conditions) > 1:
         return None
-    return paired_difference(
-        {seed: ours[seed] for seed in seeds},
-        {seed: theirs[seed] for seed in seeds},
-        names=(group.label, baseline.label),
-    )
+    return over_shared_seeds(returns(group), returns(baseline), (group.label, baseline.label))
 
 
 def updates_of(group: Group) -> str:

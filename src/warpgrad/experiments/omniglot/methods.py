@@ -23,7 +23,7 @@ from warpgrad.data import Alphabets, ImageStore, open_store, prepare_drawn
 from warpgrad.data.prepared import DRAWN, OMNIGLOT, STORES, open_prepared, prepared
 from warpgrad.data.store import FILE
 from warpgrad.data.tasks.alphabets import alphabet_tasks
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.methods import Recipe, keyed, plain_network, warped_network
 from warpgrad.experiments.omniglot.config import OmniglotConfig
 from warpgrad.initialisers import FOMAML, Fixed, Initialiser, Leap, Reptile
@@ -166,11 +166,11 @@ def open_data(data: str | None) -> ImageStore:
     data = chosen_data(data)
     if data == DRAWN:
         return open_store(prepared(DRAWN) or _draw(STORES / DRAWN))
-    if data == OMNIGLOT and prepared(OMNIGLOT) is None:
-        raise WarpgradError(
-            "there is no prepared Omniglot here: make it with 'warpgrad data prepare omniglot', name a prepared "
-            "folder with --data, or run on the drawn alphabets with --data drawn."
-        )
+    require(
+        data != OMNIGLOT or prepared(OMNIGLOT) is not None,
+        "there is no prepared Omniglot here: make it with 'warpgrad data prepare omniglot', name a prepared "
+        "folder with --data, or run on the drawn alphabets with --data drawn.",
+    )
     return open_prepared(data)
 
 

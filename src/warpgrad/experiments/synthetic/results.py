@@ -25,13 +25,10 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Smoothness:
+class Smoothness(Comparison):
     """How much smaller the largest curvature is that `better` meets, in θ's space, than that of `worse` in `space`."""
 
-    label: str
-    worse: str
     space: str
-    better: str
 
 
 EQUAL_STARTS = (
@@ -53,12 +50,12 @@ COMPARISONS = (*EQUAL_STARTS, *TUNED)
 HEADLINES = EQUAL_STARTS[:4]
 
 SMOOTHER = (
-    Smoothness("θ's space below x's, the same path from x0", "warp_matched", "x", "warp_matched"),
-    Smoothness("θ's space below x's, the same path from Ω(x0)", "warp", "x", "warp"),
-    Smoothness("θ's space below x's scaled alike, from x0", "warp_matched", "scaled", "warp_matched"),
-    Smoothness("θ's space below x's scaled alike, from Ω(x0)", "warp", "scaled", "warp"),
-    Smoothness("θ's space below plain descent's, both from x0", "plain", "x", "warp_matched"),
-    Smoothness("θ's space below plain descent's, both from Ω(x0)", "plain_shifted", "x", "warp"),
+    Smoothness("θ's space below x's, the same path from x0", "warp_matched", "warp_matched", "x"),
+    Smoothness("θ's space below x's, the same path from Ω(x0)", "warp", "warp", "x"),
+    Smoothness("θ's space below x's scaled alike, from x0", "warp_matched", "warp_matched", "scaled"),
+    Smoothness("θ's space below x's scaled alike, from Ω(x0)", "warp", "warp", "scaled"),
+    Smoothness("θ's space below plain descent's, both from x0", "plain", "warp_matched", "x"),
+    Smoothness("θ's space below plain descent's, both from Ω(x0)", "plain_shifted", "warp", "x"),
 )
 
 

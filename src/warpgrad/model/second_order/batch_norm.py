@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from warpgrad.model.second_order.demand import asked
+from warpgrad.model.second_order.convolution import asked
 
 
 class BatchNorm(torch.autograd.Function):
