@@ -379,7 +379,7 @@ def test_exact_meta_gradient_of_the_warped_minilm_equals_differences() -> None:
 def test_twenty_steps_on_fifteen_labels_with_five_sentences_take_less_than_ten_seconds() -> None:
     """Processor time on one core, the states of the lower layers being there."""
     encoder = open_encoder(MINILM)
-    words = "what is my balance how much money do i have freeze account please block now order new checks".split()
+    words = ["what", "is", "my", "balance", "how", "much", "money", "freeze", "account", "please", "order", "checks"]
     draw = torch.Generator().manual_seed(5)
     texts = [
         " ".join(words[int(word)] for word in torch.randint(len(words), (int(length),), generator=draw))
