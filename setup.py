@@ -12,12 +12,12 @@ PACKAGE = Path(__file__).parent / "src" / "warpgrad"
 
 def keep_commit(folder: Path) -> None:
     """Write the commit of this source into a package that is being built."""
-    spec = importlib.util.spec_from_file_location("origin", PACKAGE / "origin.py")
-    origin = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(origin)
-    if (commit := origin.commit(PACKAGE)) is not None:
+    spec = importlib.util.spec_from_file_location("version", PACKAGE / "version.py")
+    version = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(version)
+    if (commit := version.commit(PACKAGE)) is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / origin.FILE).write_text(commit + "\n")
+        (folder / version.FILE).write_text(commit + "\n")
 
 
 class Build(build_py):

@@ -24,12 +24,12 @@ from rich.text import Text
 from benchmarks import estimates, growth, memory, peers, ranks, replay, steps
 from benchmarks.tables import conditions, tables, write_page
 from benchmarks.workloads import WORKLOADS
-from warpgrad.allocator import keep_freed_memory
+from warpgrad.cli.outer import keep_freed_memory
 from warpgrad.errors import WarpgradError
 from warpgrad.io import write_json
-from warpgrad.origin import commit
 from warpgrad.training import distributed
-from warpgrad.training.provenance import hardware, versions
+from warpgrad.training.resources import hardware, versions
+from warpgrad.version import commit
 
 ROWS = (*WORKLOADS, "maml", "ranks", "growth", "estimate", "memory", "replay")
 FORMAT = 2

@@ -1,4 +1,4 @@
-"""The loops that the engine is held against: plain PyTorch, one task and one step at a time, no checks, no stacks.
+"""The loops that the library is held against: plain PyTorch, one task and one step at a time, no checks, no stacks.
 
 They do the arithmetic of the library on the same weights and batches, and are compared with it before any clock starts.
 With `kernels`, second derivatives are taken by `warpgrad.model.second_order`; without, by PyTorch alone.

@@ -33,10 +33,10 @@ from warpgrad.experiments.continual.experiment import ContinualLearning
 from warpgrad.experiments.continual.families import SineMixtures
 from warpgrad.experiments.continual.methods import build, family
 from warpgrad.io import write_json
-from warpgrad.origin import commit
 from warpgrad.tasks import Task
 from warpgrad.tensors import Tensors
-from warpgrad.training.provenance import hardware, versions
+from warpgrad.training.resources import hardware, versions
+from warpgrad.version import commit
 
 TARGET = 1.3
 TOLERANCE = 1e-5
@@ -60,10 +60,10 @@ def main() -> None:
     padded = source.meta_batch(0, given.tasks)
     size: dict[str, Any] = {"steps": steps, "tasks": given.tasks, "reduction": "sum"}
     algorithms: dict[str, tuple[Algorithm, list[Task]]] = {
-        "loop": (Online(**size, engine="loop"), tasks),
-        "tasks stacked": (Online(**size, engine="batched"), tasks),
-        "recorded": (Online(**size, engine="traced"), tasks),
-        "points stacked": (Offline(**size, samples=None, engine="batched"), padded),
+        "loop": (Online(**size, backend="loop"), tasks),
+        "tasks stacked": (Online(**size, backend="batched"), tasks),
+        "recorded": (Online(**size, backend="traced"), tasks),
+        "points stacked": (Offline(**size, samples=None, backend="batched"), padded),
     }
     method = build(config)
     keys = list(range(given.tasks))

@@ -17,10 +17,10 @@ import torch
 
 from benchmarks.fresh_process import in_fresh_process
 from benchmarks.timing import Spread
-from warpgrad.allocator import keep_freed_memory
+from warpgrad.cli.outer import keep_freed_memory
 from warpgrad.experiments import find_experiment
 from warpgrad.experiments.base import Config, Execution, Experiment
-from warpgrad.experiments.estimate import buffers_watched, estimate
+from warpgrad.experiments.estimate import buffers_watched, estimate_cost
 from warpgrad.experiments.runner import training_seconds
 from warpgrad.training.resources import peak_bytes
 
@@ -116,7 +116,7 @@ def configuration(name: str, quick: bool) -> tuple[Experiment[Any], Config]:
 
 
 def predicted(experiment: Experiment[Any], config: Config, budget: float = BUDGET) -> Cost:
-    found = estimate(experiment, config, budget=budget)
+    found = estimate_cost(experiment, config, budget=budget)
     return Cost(found.seconds, found.peak_bytes, found.buffer_bytes)
 
 

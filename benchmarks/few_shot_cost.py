@@ -19,8 +19,8 @@ import torch
 
 from benchmarks.timing import interleaved
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser
-from warpgrad.allocator import keep_freed_memory
-from warpgrad.data.tasks.episodes import FewShotFamily, FewShotImages
+from warpgrad.cli.outer import keep_freed_memory
+from warpgrad.data.tasks.episodes import FewShotImageFamily, FewShotImages
 from warpgrad.experiments.few_shot.config import COST, METHODS, FewShotConfig
 from warpgrad.experiments.few_shot.experiment import FewShot
 from warpgrad.experiments.few_shot.methods import open_data, recipe
@@ -55,7 +55,7 @@ def main() -> None:
 
 def meta_steps(config: FewShotConfig, images: FewShotImages) -> Callable[[], None]:
     """A function that takes one meta-step after the other, as a run would."""
-    tasks = FewShotFamily(images, "train", config.train_shape)
+    tasks = FewShotImageFamily(images, "train", config.train_shape)
     chosen = recipe(config, images.store.shape)
     update = MetaOptimiser(chosen.method, chosen.optimiser, clip=chosen.clip)
 

@@ -24,7 +24,7 @@ import torch
 
 from warpgrad.algorithms import Continual
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser
-from warpgrad.allocator import keep_freed_memory
+from warpgrad.cli.outer import keep_freed_memory
 from warpgrad.experiments.maze.config import PRESETS
 from warpgrad.experiments.maze.experiment import build
 from warpgrad.maze import AGENTS, MazeEpisodes

@@ -34,11 +34,11 @@ from warpgrad.experiments.few_shot.config import PRESETS, FewShotConfig
 from warpgrad.experiments.few_shot.methods import recipe
 from warpgrad.initialisers import Fixed, Leap
 from warpgrad.io import read_json, write_json
-from warpgrad.origin import commit
 from warpgrad.report import Block, Code, Column, Page, Paragraph, Section, Series, Table, curves
 from warpgrad.report.tables import Cell
 from warpgrad.tensors import Tensors, laid_channels_last
-from warpgrad.training.provenance import hardware, versions
+from warpgrad.training.resources import hardware, versions
+from warpgrad.version import commit
 
 LABELS = {
     "maml": "MAML",

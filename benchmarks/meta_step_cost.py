@@ -22,7 +22,7 @@ import torch
 
 from benchmarks.timing import interleaved
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser
-from warpgrad.allocator import keep_freed_memory
+from warpgrad.cli.outer import keep_freed_memory
 from warpgrad.data import Alphabets
 from warpgrad.data.tasks.alphabets import alphabet_tasks
 from warpgrad.experiments.omniglot.config import PRESETS, OmniglotConfig

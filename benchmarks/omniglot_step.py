@@ -30,7 +30,7 @@ from torch.func import functional_call
 
 from benchmarks.timing import MILLI, interleaved
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser
-from warpgrad.allocator import keep_freed_memory
+from warpgrad.cli.outer import keep_freed_memory
 from warpgrad.data import Alphabets
 from warpgrad.data.tasks.alphabets import alphabet_tasks
 from warpgrad.data.tasks.episodes import Classification, ImageBatch

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLoca
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.estimate import in_byte_unit, in_time_unit
 from warpgrad.io import write_bytes
-from warpgrad.report.figures import appearances, canvas, house_style, save
+from warpgrad.report.figures import appearances, canvas, house_style, save_png
 
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 FIGURE = Path("figures/cost-growth.png")
@@ -215,7 +215,7 @@ def growth_figure(record: Mapping[str, Any], path: Path | None = None) -> bytes:
         figure = canvas(10.2, 2.9 * rows)
         for place, panel in enumerate(panels, start=1):
             _draw(figure.add_subplot(rows, PANELS_PER_ROW, place), panel)
-        return save(figure, path)
+        return save_png(figure, path)
 
 
 def panels_of(record: Mapping[str, Any]) -> list[Panel]:

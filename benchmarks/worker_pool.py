@@ -27,7 +27,7 @@ from warpgrad.algorithms import Algorithm, Offline, Online
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.algorithms.method import Method
 from warpgrad.algorithms.ranks import Ranks
-from warpgrad.allocator import keep_freed_memory
+from warpgrad.cli.outer import keep_freed_memory
 from warpgrad.errors import WarpgradError
 from warpgrad.initialisers import Leap
 from warpgrad.objectives import Exact

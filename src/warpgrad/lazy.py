@@ -1,12 +1,23 @@
-"""Packages that import their public names when they are first used: a help text then needs no torch."""
+"""Imports that wait until they are needed, so that a help text needs no torch, and those that an extra installs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from warpgrad.errors import naming_extras
+from warpgrad.errors import WarpgradError
+
+_EXTRAS = {
+    **dict.fromkeys(("PIL", "gymnasium", "jinja2", "matplotlib", "rich", "tyro"), "paper"),
+    **dict.fromkeys(("optuna", "sqlalchemy"), "sweep"),
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+    **dict.fromkeys(("transformers", "tokenizers"), "text"),
+}
+"""Module -> the extra that installs it."""
 
 
 def exports(
@@ -30,3 +41,15 @@ def exports(
         return sorted({*package, *origin})
 
     return get, listed
+
+
+@contextmanager
+def naming_extras() -> Iterator[None]:
+    """Where something that the block imports is missing because an extra is not installed, say how to install it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in _EXTRAS:
+            raise
+        raise WarpgradError(f"{module} is not installed: pip install 'warpgrad[{_EXTRAS[module]}]'.") from error

@@ -11,7 +11,7 @@ from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import warpgrad as wg
-from tests.algorithms.test_engines import INITIALISERS, RULES
+from tests.algorithms.test_backend import INITIALISERS, RULES
 from tests.support.problems import Recorder, conv_batch_norm, make_task, mlp
 from warpgrad.adaptation import traced as recording
 from warpgrad.adaptation.traced import simplify
@@ -25,17 +25,17 @@ def impatient(monkeypatch):
 
 def kinds(algorithm):
     """What an algorithm has computed, each with its graph or None."""
-    return list(algorithm.engine._graphs._kinds.values())
+    return list(algorithm.backend._graphs._kinds.values())
 
 
 def compare(algorithm, method, tasks, meta_steps=2):
     """Meta-gradients of the stack and of the traced stack, which must have run traced whatever it computed."""
     seen = {}
-    for engine in ("batched", "traced"):
-        own, recorder = algorithm(engine), Recorder()
+    for backend in ("batched", "traced"):
+        own, recorder = algorithm(backend), Recorder()
         for step in range(meta_steps):
             own.meta_step(method, tasks, [fold + 10 * step for fold in range(len(tasks))], recorder)
-        seen[engine] = recorder.seen
+        seen[backend] = recorder.seen
     assert kinds(own)
     assert all(kind.run is not None for kind in kinds(own))
     for (group, found), (other, expected) in zip(seen["traced"], seen["batched"], strict=True):
@@ -48,33 +48,33 @@ def compare(algorithm, method, tasks, meta_steps=2):
 def test_every_rule(rule):
     method = wg.Method(wg.Learner(mlp()), RULES[rule](), wg.Exact(), wg.Leap())
     tasks = [make_task(mlp, seed) for seed in range(3)]
-    compare(lambda engine: wg.Online(steps=3, tasks=3, engine=engine, chunk=2), method, tasks)
+    compare(lambda backend: wg.Online(steps=3, tasks=3, backend=backend, chunk=2), method, tasks)
 
 
 @pytest.mark.parametrize("initialiser", INITIALISERS)
 def test_every_initialiser(initialiser):
     method = wg.Method(wg.Learner(mlp()), wg.SGD(0.1), wg.Exact(), INITIALISERS[initialiser]())
     tasks = [make_task(mlp, seed) for seed in range(3)]
-    compare(lambda engine: wg.Online(steps=2, tasks=3, engine=engine), method, tasks)
+    compare(lambda backend: wg.Online(steps=2, tasks=3, backend=backend), method, tasks)
 
 
 @pytest.mark.parametrize("objective", [None, wg.Exact, wg.Approximate, wg.InPlace])
 def test_every_objective_offline(objective):
     method = wg.Method(wg.Learner(mlp()), wg.SGD(0.1, momentum=0.9), objective and objective(), wg.Leap())
     tasks = [make_task(mlp, seed) for seed in range(3)]
-    compare(lambda engine: wg.Offline(steps=4, tasks=3, samples=5, engine=engine, chunk=4), method, tasks)
+    compare(lambda backend: wg.Offline(steps=4, tasks=3, samples=5, backend=backend, chunk=4), method, tasks)
 
 
 def test_unrolled_and_continual():
     tasks = [make_task(mlp, seed) for seed in range(3)]
     method = wg.Method(wg.Learner(mlp()), wg.SGD(wg.Learned(0.1)))
-    compare(lambda engine: wg.Unrolled(steps=3, tasks=3, engine=engine), method, tasks)
+    compare(lambda backend: wg.Unrolled(steps=3, tasks=3, backend=backend), method, tasks)
     stream = wg.Method(wg.Learner(mlp()), wg.SGD(0.1), wg.InPlace(), wg.MultiTask())
-    compare(lambda engine: wg.Continual(tasks=3, batches=1, engine=engine), stream, tasks)
+    compare(lambda backend: wg.Continual(tasks=3, batches=1, backend=backend), stream, tasks)
 
 
 def test_long_unrolling_is_not_traced():
-    method, algorithm = wg.Method(wg.Learner(mlp()), wg.SGD(0.1)), wg.Unrolled(steps=20, tasks=2, engine="traced")
+    method, algorithm = wg.Method(wg.Learner(mlp()), wg.SGD(0.1)), wg.Unrolled(steps=20, tasks=2, backend="traced")
     algorithm.meta_step(method, [make_task(mlp, seed) for seed in range(2)], [0, 1], Recorder())
     assert kinds(algorithm) == []
 
@@ -82,7 +82,7 @@ def test_long_unrolling_is_not_traced():
 def test_batch_norm_statistics_move_as_they_do_untraced():
     method = wg.Method(wg.Learner(conv_batch_norm()), wg.SGD(0.1), wg.Exact(), wg.Leap())
     tasks = [make_task(conv_batch_norm, seed) for seed in range(2)]
-    compare(lambda engine: wg.Online(steps=3, tasks=2, engine=engine), method, tasks)
+    compare(lambda backend: wg.Online(steps=3, tasks=2, backend=backend), method, tasks)
 
 
 class Scaled(nn.Module):
@@ -109,13 +109,13 @@ def meta_gradient(algorithm, method):
 
 
 def check(algorithm, method):
-    expected = meta_gradient(wg.Online(steps=2, tasks=2, engine="batched"), method)
+    expected = meta_gradient(wg.Online(steps=2, tasks=2, backend="batched"), method)
     found = meta_gradient(algorithm, method)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def test_changed_settings_and_constants_reach_the_graph():
-    module, algorithm = Scaled().double(), wg.Online(steps=2, tasks=2, engine="traced")
+    module, algorithm = Scaled().double(), wg.Online(steps=2, tasks=2, backend="traced")
     method = wg.Method(wg.Learner(module), wg.SGD(0.1), wg.Exact())
     check(algorithm, method)
     before = kinds(algorithm)
@@ -132,7 +132,7 @@ def test_changed_settings_and_constants_reach_the_graph():
 
 
 def test_settings_that_never_rest_are_given_up():
-    module, algorithm = Scaled().double(), wg.Online(steps=2, tasks=2, engine="traced")
+    module, algorithm = Scaled().double(), wg.Online(steps=2, tasks=2, backend="traced")
     method = wg.Method(wg.Learner(module), wg.SGD(0.1), wg.Exact())
     traced = []
     for step in range(recording.VERSIONS + 2):
@@ -143,7 +143,7 @@ def test_settings_that_never_rest_are_given_up():
 
 
 def test_decisions_on_values_are_not_traced(caplog):
-    module, algorithm = Scaled(decides=True).double(), wg.Online(steps=2, tasks=2, engine="traced")
+    module, algorithm = Scaled(decides=True).double(), wg.Online(steps=2, tasks=2, backend="traced")
     method = wg.Method(wg.Learner(module), wg.SGD(0.1), wg.Exact())
     with caplog.at_level(logging.INFO, logger="warpgrad"):
         check(algorithm, method)
@@ -163,18 +163,18 @@ def test_a_graph_with_other_numbers_is_refused(monkeypatch, caplog):
     monkeypatch.setattr(recording, "simplify", wrong)
     method = wg.Method(wg.Learner(Scaled().double()), wg.SGD(0.1), wg.Exact())
     with caplog.at_level(logging.INFO, logger="warpgrad"):
-        check(wg.Online(steps=2, tasks=2, engine="traced"), method)
+        check(wg.Online(steps=2, tasks=2, backend="traced"), method)
     assert "numbers of their graph differ" in caplog.text
 
 
 def test_a_number_that_is_not_finite_is_named_as_ever():
     method = wg.Method(wg.Learner(mlp()), wg.SGD(0.1), wg.Exact())
-    algorithm = wg.Online(steps=2, tasks=2, engine="traced")
+    algorithm = wg.Online(steps=2, tasks=2, backend="traced")
     meta_gradient(algorithm, method)
     with torch.no_grad():
         next(iter(method.learner.phi.values())).fill_(float("nan"))
     messages = []
-    for own in (algorithm, wg.Online(steps=2, tasks=2, engine="loop")):
+    for own in (algorithm, wg.Online(steps=2, tasks=2, backend="loop")):
         with pytest.raises(wg.NonFiniteError) as caught:
             meta_gradient(own, method)
         messages.append(str(caught.value))

@@ -116,7 +116,7 @@ def test_a_stack_is_its_tasks_side_by_side() -> None:
         assert relative_error(segment.sample.phi, total) < 1e-10  # type: ignore[union-attr]
 
 
-def test_the_objective_of_the_guide_keeps_snapshots_in_every_engine() -> None:
+def test_the_objective_of_the_guide_keeps_snapshots_in_every_backend() -> None:
     """The snippet of docs/extending.md: loop, stack and recording agree, and the snapshot matters."""
     guide = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     (snippet,) = [text for text in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "def remember" in text]
@@ -125,18 +125,18 @@ def test_the_objective_of_the_guide_keeps_snapshots_in_every_engine() -> None:
     tasks = [make_task(mlp, seed) for seed in (1, 2)]
     found = {}
     with traced_at_once():
-        for engine in ("loop", "batched", "traced", "plain"):
+        for backend in ("loop", "batched", "traced", "plain"):
             torch.manual_seed(0)
-            objective = wg.Exact() if engine == "plain" else names["Steady"]()
+            objective = wg.Exact() if backend == "plain" else names["Steady"]()
             recorder = Recorder()
-            algorithm = wg.Online(steps=8, tasks=2, engine="loop" if engine == "plain" else engine)  # type: ignore[arg-type]
+            algorithm = wg.Online(steps=8, tasks=2, backend="loop" if backend == "plain" else backend)  # type: ignore[arg-type]
             algorithm.meta_step(wg.Method(wg.Learner(mlp()), wg.SGD(RATE), objective), tasks, [0, 1], recorder)
-            (found[engine],) = recorder.of("phi")
+            (found[backend],) = recorder.of("phi")
     assert relative_error(found["batched"], found["loop"]) < 1e-10
     assert relative_error(found["traced"], found["loop"]) < 1e-10
     assert relative_error(found["plain"], found["loop"]) > 1e-4
 
 
 def test_a_trajectory_needs_a_step() -> None:
-    with pytest.raises(WarpgradError, match="steps=0: adaptation needs at least 1 step"):
+    with pytest.raises(WarpgradError, match="steps=0: it must be at least 1"):
         Trajectory(adaptation(), 0)

@@ -11,7 +11,7 @@ from warpgrad.experiments.base import Execution
 from warpgrad.experiments.few_shot.config import COST, TABLES
 from warpgrad.experiments.few_shot.experiment import FewShot
 from warpgrad.experiments.methods import Recipe
-from warpgrad.training.checkpoint import load
+from warpgrad.training.checkpoint import read_checkpoint
 from warpgrad.training.run_directory import newest_checkpoint
 
 EXPERIMENT = FewShot()
@@ -30,7 +30,7 @@ def test_what_is_timed_is_the_meta_step_of_a_run(tmp_path, monkeypatch):
     take = few_shot_cost.meta_steps(config, FewShotImages(store))
     for _ in range(2):
         take()
-    stored = load(newest_checkpoint(tmp_path / "run"))["weights"]
+    stored = read_checkpoint(newest_checkpoint(tmp_path / "run"))["weights"]
     method = made[0].method
     assert all(torch.equal(value, stored["module"][name]) for name, value in method.learner.theta0.items())
     assert all(torch.equal(value, stored["rule"][name]) for name, value in method.rule.meta.items())

@@ -13,8 +13,9 @@ import warpgrad
 import warpgrad.data
 from tests.support import ROOT
 from warpgrad.data.prepared import TITLES
-from warpgrad.errors import WarpgradError, naming_extras
+from warpgrad.errors import WarpgradError
 from warpgrad.experiments import DECLARATIONS, EXPERIMENTS, find_declaration, find_experiment
+from warpgrad.lazy import naming_extras
 
 OPTIONAL = ("PIL", "gymnasium", "jinja2", "matplotlib", "optuna", "rich", "tyro", "tensorboard")
 HELPS = [

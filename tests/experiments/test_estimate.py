@@ -30,7 +30,7 @@ from warpgrad.experiments.estimate import (
     _changed,
     _extrapolated,
     buffers_watched,
-    estimate,
+    estimate_cost,
     estimate_lines,
     fields_of,
     in_byte_unit,
@@ -71,7 +71,7 @@ class Toy(Experiment[ToyConfig]):
         learner = wg.Learner(nn.Sequential(nn.Linear(3, 5), wg.Warp(nn.Linear(5, 5)), nn.Linear(5, 1)))
         tasks = [wg.SupervisedTask(torch.randn(8, 3), torch.randn(8, 1), F.mse_loss, batch_size=4) for _ in range(4)]
         algorithm = wg.Offline(
-            steps=config.steps, tasks=config.meta_batch, samples=config.samples, share=config.share, engine="loop"
+            steps=config.steps, tasks=config.meta_batch, samples=config.samples, share=config.share, backend="loop"
         )
         method = Method(learner, wg.SGD(0.01, momentum=0.9), wg.Exact())
         return meta_trained(
@@ -92,7 +92,9 @@ class Toy(Experiment[ToyConfig]):
 
 def test_the_replay_buffer_is_estimated_to_the_byte(tmp_path):
     config = ToyConfig()
-    found = estimate(Toy(), config, budget=0.0)  # nothing can be paid: two tasks, K = 2, and the rest is extrapolated
+    found = estimate_cost(
+        Toy(), config, budget=0.0
+    )  # nothing can be paid: two tasks, K = 2, and the rest is extrapolated
     with buffers_watched() as buffers:
         Toy().train(dataclasses.replace(config, meta_steps=1), Execution(tmp_path / "real"))
     ((entries, entry_bytes, _),) = buffers
@@ -111,12 +113,12 @@ def test_flops_are_those_of_a_real_meta_step(tmp_path, steps, share):
             Toy().train(dataclasses.replace(config, meta_steps=meta_steps), Execution(tmp_path / f"{meta_steps}"))
         counts.append(counter.get_total_flops())
     assert counts[1] > counts[0] > 0
-    assert estimate(Toy(), config, budget=0.0).flops_per_meta_step == counts[1] - counts[0]
+    assert estimate_cost(Toy(), config, budget=0.0).flops_per_meta_step == counts[1] - counts[0]
 
 
 def test_the_points_that_a_share_replays_are_estimated_exactly(tmp_path):
     config = ToyConfig(steps=20, meta_batch=3, share=0.2)
-    found = estimate(Toy(), config, budget=0.0)
+    found = estimate_cost(Toy(), config, budget=0.0)
     with buffers_watched() as buffers:
         Toy().train(dataclasses.replace(config, meta_steps=1), Execution(tmp_path / "real"))
     assert found.buffer_entries == buffers[0][0] == 12
@@ -126,7 +128,7 @@ def test_the_points_that_a_share_replays_are_estimated_exactly(tmp_path):
 
 
 def test_a_validation_that_is_switched_off_is_not_made_for_the_estimate():
-    found = estimate(Toy(), ToyConfig(validate_every=0), budget=0.0)
+    found = estimate_cost(Toy(), ToyConfig(validate_every=0), budget=0.0)
     assert found.seconds >= 50 * found.seconds_per_meta_step
 
 
@@ -135,9 +137,11 @@ def test_the_alphabets_experiment_is_estimated_with_its_validations(tiny):
     config = tiny(meta_steps=6, validate_every=3, test_steps=40, share=0.5)
     fields = fields_of(Omniglot(), config)
     assert validated_in_sample(config, fields) == {"validation_tasks": 1, "test_steps": 10}
-    with_them = estimate(Omniglot(), config, budget=0.0)
+    with_them = estimate_cost(Omniglot(), config, budget=0.0)
     assert with_them.buffer_entries == 4  # half of 3 tasks × 3 steps, rounded
-    none = estimate(Omniglot(), tiny(meta_steps=6, tasks=4, validate_every=0, test_steps=40, share=0.5), budget=0.0)
+    none = estimate_cost(
+        Omniglot(), tiny(meta_steps=6, tasks=4, validate_every=0, test_steps=40, share=0.5), budget=0.0
+    )
     assert with_them.seconds > none.seconds
 
 
@@ -152,11 +156,11 @@ def test_products_are_counted_where_a_leaf_enters_a_module():
 
 
 def test_totals_are_meta_steps_times_their_time_and_validations():
-    found = estimate(Toy(), ToyConfig(), budget=0.0)
+    found = estimate_cost(Toy(), ToyConfig(), budget=0.0)
     assert found.meta_steps == 50
     assert found.seconds >= 50 * found.seconds_per_meta_step > 0
     assert found.serial
-    assert not estimate(Toy(), ToyConfig(samples=None), budget=0.0).serial
+    assert not estimate_cost(Toy(), ToyConfig(samples=None), budget=0.0).serial
 
 
 def test_short_meta_steps_are_timed_more_often_than_dear_ones():
@@ -179,7 +183,7 @@ def test_the_first_meta_step_is_paid_once_and_not_taken_for_the_others(tmp_path)
             path.write_text("".join(json.dumps(record) + "\n" for record in records))
             return done
 
-    found = estimate(Slow(), ToyConfig(meta_batch=2), budget=1.0)
+    found = estimate_cost(Slow(), ToyConfig(meta_batch=2), budget=1.0)
     assert found.seconds_per_meta_step == pytest.approx(0.07)
     assert found.seconds == pytest.approx(0.5 + 50 * 0.07 + 5 * 0.1)
 
@@ -217,7 +221,7 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch):
 
 def test_a_method_that_trains_nothing_and_a_setting_that_is_missing_are_named():
     with pytest.raises(WarpgradError, match="method none meta-trains nothing"):
-        estimate(Toy(), ToyConfig(method="none"), budget=0.0)
+        estimate_cost(Toy(), ToyConfig(method="none"), budget=0.0)
     with pytest.raises(WarpgradError, match="toy cannot be estimated: it has no setting 'steps'"):
         fields_of(Toy(), Config(method="warp"))
 

@@ -10,7 +10,7 @@ import pytest
 from warpgrad.cli.main import main
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import records, reproduction, runner
-from warpgrad.experiments.base import Execution, Results, Row, Table
+from warpgrad.experiments.base import Execution, Results, Row, RunTable
 from warpgrad.experiments.maze.experiment import MazeNavigation
 from warpgrad.experiments.omniglot.experiment import Omniglot
 from warpgrad.experiments.records import packed_series, read_record, unpacked_series, write_record
@@ -22,7 +22,7 @@ TINY = {
     "validation_episodes": 2, "test_episodes": 3,
 }  # fmt: skip
 ROWS = (Row("RNN", {**TINY, "method": "rnn"}, 160.0), Row("Memoryless", {**TINY, "method": "memoryless"}))
-TABLE = Table("tiny", "Tiny", "maze", ROWS, seeds=2, preset="small")
+TABLE = RunTable("tiny", "Tiny", "maze", ROWS, seeds=2, preset="small")
 EXPERIMENT = MazeNavigation()
 OPTIONS = {"preset": "small", "seeds": None, "workers": 1}
 CLEAN = "0123456789abcdef"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 import pytest
 
 from tests.support import ROOT
+from warpgrad.cli.run import initial_settings
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Diverged, Experiment, Group
 from warpgrad.experiments.comparison import Trial, check_searched, edge_winners, search_lines, trials_of
 from warpgrad.experiments.few_shot.experiment import FewShot
 from warpgrad.experiments.multi_shot.experiment import MultiShot
 from warpgrad.experiments.records import read_record
+from warpgrad.experiments.runner import run_settings
 from warpgrad.report.runs import Run
 
 
@@ -32,7 +35,19 @@ def test_presets_take_the_step_sizes_that_won_the_search_on_record(experiment):
     found = winners_on_record(experiment)
     assert len(found) >= 4
     for method, settings in found.items():
-        assert experiment.config("small", method=method).alpha == settings["inner_lr"], method
+        assert experiment.config("small", method=method).inner_lr == settings["inner_lr"], method
+
+
+def test_the_command_line_begins_with_the_step_size_of_the_method_it_names(tmp_path):
+    declared = FewShot().declaration
+    for words in (["--method", "cavia", "--preset", "small"], ["--preset=paper", "--method=cavia"]):
+        assert initial_settings(declared, words).inner_lr == 150.0
+    assert initial_settings(declared, []).inner_lr == 0.15, "the preset's own method"
+    chosen = tmp_path / "best.json"
+    chosen.write_text(json.dumps({"experiment": "few-shot", "preset": "small", "method": "cavia", "filters": 64}))
+    assert initial_settings(declared, ["--config", str(chosen)]).inner_lr == 150.0
+    # What a search found is in the settings of a run, so that a run never goes on under another search's.
+    assert run_settings(FewShot(), FewShot().config("small", method="cavia"))["inner_lr"] == 150.0
 
 
 def trials(method: str, scores: dict[float, float], **other) -> list[Trial]:

@@ -32,14 +32,14 @@ from PIL import Image
 from tests.faults.shim import KINDS, Counter, Faults
 from warpgrad.cli.main import main
 from warpgrad.experiments import runner, workers
-from warpgrad.experiments.base import Row, Table
+from warpgrad.experiments.base import Row, RunTable
 from warpgrad.io import PARTIAL
 from warpgrad.training import checkpoint
 from warpgrad.training.run_directory import CLEARING, TIMES, saved_checkpoints
 
 TINY = ["--steps", "2", "--starts", "2", "--hidden", "3", "--test-surfaces", "2", "--test-starts", "2"]
 SIZES = {"steps": 2, "starts": 2, "hidden": 3, "test_surfaces": 2, "test_starts": 2, "meta_steps": 2}
-TABLE = Table("tiny", "Two tiny rows", "synthetic", (Row("a", SIZES), Row("b", {**SIZES, "lr": 0.05})), seeds=1)
+TABLE = RunTable("tiny", "Two tiny rows", "synthetic", (Row("a", SIZES), Row("b", {**SIZES, "lr": 0.05})), seeds=1)
 PATIENCE = 120.0
 
 
@@ -59,7 +59,7 @@ def run_words(place: Path, *, steps: int = 3, fresh: bool = False) -> list[str]:
 
 def outcome_of_run(run: Path) -> object:
     """All of a run but its times: weights and states, metrics, results, settings."""
-    state = checkpoint.load(saved_checkpoints(run)[-1])
+    state = checkpoint.read_checkpoint(saved_checkpoints(run)[-1])
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     summary, evaluation, config = (
         json.loads((run / f"{name}.json").read_text()) for name in ("summary", "evaluation", "config")
@@ -249,7 +249,7 @@ def set_up() -> None:
     # Pages without charts, which take most of the time of a table and touch no file.
     page = Page("A page").add(Section("Alone"))
     type(find_experiment("synthetic")).page = lambda *_: page  # type: ignore[method-assign]
-    sweep_page.build_page = lambda *_: page
+    sweep_page.study_page = lambda *_: page
     torch.set_num_threads(1)
     # What is imported at first use is imported now, in the process that is forked from.
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):

@@ -20,13 +20,13 @@ import torch
 
 import warpgrad as wg
 from tests.faults import crashes
-from tests.support.engine_job import train
+from tests.support.training_job import train
 from warpgrad.algorithms.replay import ReplayBudget, ReplayBuffer
 from warpgrad.cli.main import main
 from warpgrad.experiments.workers import Worker
-from warpgrad.origin import commit
 from warpgrad.training import checkpoint
 from warpgrad.training.run_directory import CLEARING, LOCK, RunDirectory, reserved, saved_checkpoints
+from warpgrad.version import commit
 
 COMMAND = [sys.executable, "-m", "warpgrad"]
 TINY = ["--meta-steps", "2", *crashes.TINY, "--quiet"]
@@ -77,13 +77,13 @@ def test_a_flipped_bit_in_a_checkpoint_is_refused_or_overcome(tmp_path, caplog):
         flipped[bit // 8] ^= 1 << bit % 8
         newest.write_bytes(flipped)
         with pytest.raises(wg.WarpgradError, match=r"damaged|not a checkpoint|another version"):
-            checkpoint.load(newest)
+            checkpoint.read_checkpoint(newest)
     train(str(run), 4, checkpoint_seconds=0.0)
     assert "Going on from step-00000003" in caplog.text
-    assert checkpoint.packed(checkpoint.load(newest))  # made again
-    expected, found = checkpoint.load(newest), None
+    assert checkpoint.packed(checkpoint.read_checkpoint(newest))  # made again
+    expected, found = checkpoint.read_checkpoint(newest), None
     newest.write_bytes(whole)
-    found = checkpoint.load(newest)
+    found = checkpoint.read_checkpoint(newest)
     for state in (expected, found):
         del state["seconds"], state["offset"]
     assert crashes.plain(expected) == crashes.plain(found)
@@ -286,10 +286,10 @@ def test_threads_are_a_setting_of_a_run(finished, tmp_path, capsys):
 def test_weights_that_are_no_numbers_are_refused(finished, tmp_path, capsys):
     run = copied(finished, tmp_path)
     newest = saved_checkpoints(run)[-1]
-    state = checkpoint.load(newest)
+    state = checkpoint.read_checkpoint(newest)
     for value in state["weights"]["module"].values():
         value.fill_(float("nan"))
-    checkpoint.save(newest, state)
+    checkpoint.write_checkpoint(newest, state)
     code, said = says(["evaluate", str(run)], capsys)
     assert code == 3
     assert "NaN or infinite" in said

@@ -33,7 +33,7 @@ from warpgrad.errors import WarpgradError
 from warpgrad.experiments.records import read_record
 from warpgrad.experiments.runner import concluded
 from warpgrad.io import read_json
-from warpgrad.report.runs import load_run
+from warpgrad.report.runs import read_run
 from warpgrad.training import checkpoint
 from warpgrad.training.run_directory import RunDirectory, saved_checkpoints
 
@@ -121,7 +121,7 @@ def test_mutated_files_of_a_run(run, scratch, name, edits):
 
     place = tried(run, scratch, name, mutated((run / name).read_bytes(), edits))
     with one_sentence():
-        load_run(place)
+        read_run(place)
     with one_sentence():
         declared, config = run_config(place)
         concluded(find_experiment(declared.name), config, place)
@@ -135,7 +135,7 @@ def test_mutated_files_of_a_run(run, scratch, name, edits):
 def test_any_json_in_a_run(run, scratch, name, value):
     place = tried(run, scratch, name, json.dumps(value).encode())
     with one_sentence():
-        load_run(place)
+        read_run(place)
     with one_sentence():
         run_config(place)
     with one_sentence():
@@ -147,7 +147,7 @@ def test_any_json_in_a_run(run, scratch, name, value):
 def test_json_that_is_nested_deeply_is_one_sentence(run, scratch):
     for data in (b"[" * 100_000, b'{"a":' * 100_000, b"9" * 100_000, b"\xff\xfe", b"", b"NaN"):
         place = tried(run, scratch, "config.json", data)
-        for reader in (load_run, run_config):
+        for reader in (read_run, run_config):
             with pytest.raises(WarpgradError):
                 reader(place)
 
@@ -159,7 +159,7 @@ def test_mutated_checkpoints_are_refused_or_the_same(run, scratch, edits):
     whole, file = newest.read_bytes(), scratch / "checkpoint"
     file.write_bytes(mutated(whole, edits))
     with one_sentence():
-        assert str(checkpoint.load(file)) == str(checkpoint.load(newest))
+        assert str(checkpoint.read_checkpoint(file)) == str(checkpoint.read_checkpoint(newest))
 
 
 @fuzzed
@@ -173,7 +173,7 @@ def test_checkpoints_with_any_header(scratch, structure):
     file = scratch / "checkpoint"
     file.write_bytes(safetensors.torch.save({"x": torch.zeros(2)}, {"warpgrad": json.dumps(structure)}))
     with one_sentence():
-        checkpoint.load(file)
+        checkpoint.read_checkpoint(file)
 
 
 @pytest.fixture(scope="module")

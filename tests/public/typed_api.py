@@ -82,6 +82,6 @@ def scores_are_numbers(learner: wg.Learner, task: wg.Task) -> None:
 def a_misuse_is_an_error(learner: wg.Learner, task: wg.Task, options: dict[str, Any]) -> None:
     wg.adapt(learner, task, rule="sgd", steps=1)  # type: ignore[call-overload]
     wg.Learner("net")  # type: ignore[type-var]
-    wg.Online(steps=1, tasks=1, engine="quick")  # type: ignore[arg-type]
+    wg.Online(steps=1, tasks=1, backend="quick")  # type: ignore[arg-type]
     wg.Method(learner, wg.SGD(0.1), objective=wg.Leap())  # type: ignore[arg-type]
     wg.EarlyStopping(metric="loss", patience=1, mode="least", **options)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from PIL import Image
 
 from tests.support.report_pages import line_figure, linear
 from warpgrad.errors import WarpgradError
-from warpgrad.report import Mark, Reference, Series, appearances, canvas, curves, house_style, mean_interval, save
+from warpgrad.report import Mark, Reference, Series, appearances, canvas, curves, house_style, mean_interval, save_png
 from warpgrad.report.figures import PALETTE
 
 
@@ -29,7 +29,7 @@ def test_drawing_leaves_no_trace_in_matplotlib():
         before = dict(mpl.rcParams)
         line_figure(references=[Reference("paper", 1.5)], log_y=True)
         with house_style():
-            save(canvas(2, 2))
+            save_png(canvas(2, 2))
         assert dict(mpl.rcParams) == before
     assert Gcf.get_all_fig_managers() == []
 

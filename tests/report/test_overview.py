@@ -7,14 +7,14 @@ import pytest
 
 from tests.support.report_pages import Parsed, png, write_run
 from warpgrad.errors import WarpgradError
-from warpgrad.report import load_run, mean_interval, run_page
+from warpgrad.report import mean_interval, read_run, run_page
 
 __all__ = ["png"]
 
 
 def test_the_overview_shows_results_curves_settings_and_how_to_repeat_each_number(tmp_path, png):
     runs = [
-        load_run(write_run(tmp_path / f"{method}-{seed}", method, seed, figure=png))
+        read_run(write_run(tmp_path / f"{method}-{seed}", method, seed, figure=png))
         for method in ("Warp-Leap", "Leap")
         for seed in range(4)
     ]
@@ -36,8 +36,8 @@ def test_the_overview_shows_results_curves_settings_and_how_to_repeat_each_numbe
 
 def test_several_experiments_stand_in_sections_of_their_own(tmp_path):
     runs = [
-        load_run(write_run(tmp_path / "a", preset="paper")),
-        load_run(write_run(tmp_path / "b", experiment="surfaces", command=["warpgrad", "run", "a b"])),
+        read_run(write_run(tmp_path / "a", preset="paper")),
+        read_run(write_run(tmp_path / "b", experiment="surfaces", command=["warpgrad", "run", "a b"])),
     ]
     page = Parsed(run_page(runs).html())
     sections = [attributes["aria-labelledby"] for attributes in page.all("section")]
@@ -51,7 +51,7 @@ def test_a_bare_summary_is_enough_and_what_is_missing_is_said(tmp_path):
     (folder / "summary.json").write_text(
         json.dumps({"experiment": "e", "method": "m", "preset": "p", "seed": 1, "metrics": {"loss": math.nan}})
     )
-    page = Parsed(run_page([load_run(folder)]).html())
+    page = Parsed(run_page([read_run(folder)]).html())
     assert page.all("img") == []
     assert "not recorded" in page.text
     assert "the command was not recorded" in page.text
@@ -62,9 +62,9 @@ def test_runs_of_unequal_length_and_diverged_ones_are_drawn_and_said(tmp_path):
     long = [{"step": i, "loss": 10.0 ** (-i / 200)} for i in range(700)]
     short = [{"step": i, "loss": math.inf if i == 5 else 1.0} for i in range(650)]
     runs = [
-        load_run(write_run(tmp_path / "a", metrics=long, seed=0)),
-        load_run(write_run(tmp_path / "b", metrics=short, seed=1)),
-        load_run(write_run(tmp_path / "c", method="Leap", metrics=long[:3], seed=1)),
+        read_run(write_run(tmp_path / "a", metrics=long, seed=0)),
+        read_run(write_run(tmp_path / "b", metrics=short, seed=1)),
+        read_run(write_run(tmp_path / "c", method="Leap", metrics=long[:3], seed=1)),
     ]
     page = Parsed(run_page(runs).html())
     assert len(page.all("img")) == 1
@@ -83,7 +83,7 @@ def test_long_curves_are_averaged_down_and_wide_ones_get_a_logarithmic_axis(tmp_
 
     monkeypatch.setattr("warpgrad.report.metric_curves.curves", record)
     metrics = [{"step": i, "wide": 10.0 ** (-i / 200), "narrow": float(i % 3)} for i in range(700)]
-    run_page([load_run(write_run(tmp_path / "a", metrics=metrics))])
+    run_page([read_run(write_run(tmp_path / "a", metrics=metrics))])
     wide, logarithmic = drawn["wide"]
     narrow, linear = drawn["narrow"]
     assert (logarithmic, linear) == (True, False)
@@ -95,13 +95,13 @@ def test_long_curves_are_averaged_down_and_wide_ones_get_a_logarithmic_axis(tmp_
 
 
 def test_many_runs_of_one_seed_are_still_one_seed(tmp_path):
-    runs = [load_run(write_run(tmp_path / str(i), seed=7)) for i in range(5)]
+    runs = [read_run(write_run(tmp_path / str(i), seed=7)) for i in range(5)]
     assert "indicative: fewer than 4 meta-seeds" in Parsed(run_page(runs).html()).text
 
 
 def test_a_changed_source_tree_is_never_hidden(tmp_path):
-    clean = load_run(write_run(tmp_path / "a"))
-    changed = load_run(write_run(tmp_path / "b", commit="0123456789abcdef+changes"))
+    clean = read_run(write_run(tmp_path / "a"))
+    changed = read_run(write_run(tmp_path / "b", commit="0123456789abcdef+changes"))
     assert "differs from the commit" not in Parsed(run_page([clean]).html()).text
     text = Parsed(run_page([clean, changed]).html()).text
     assert "0123456789ab+changes" in text
@@ -109,7 +109,7 @@ def test_a_changed_source_tree_is_never_hidden(tmp_path):
 
 
 def test_a_damaged_figure_is_named(tmp_path):
-    run = load_run(write_run(tmp_path / "run", figure=b"nothing"))
+    run = read_run(write_run(tmp_path / "run", figure=b"nothing"))
     with pytest.raises(WarpgradError, match=r"surface\.png: a figure must be the bytes of a PNG or SVG"):
         run_page([run])
 

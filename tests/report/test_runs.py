@@ -4,13 +4,13 @@ import pytest
 
 from tests.support.report_pages import Parsed, png, write_run
 from warpgrad.errors import WarpgradError
-from warpgrad.report import load_run, run_page
+from warpgrad.report import read_run, run_page
 
 __all__ = ["png"]
 
 
 def test_a_run_is_read_as_it_was_written(tmp_path, png):
-    run = load_run(write_run(tmp_path / "run", figure=png))
+    run = read_run(write_run(tmp_path / "run", figure=png))
     assert run.config == {"seed": 0, "rule": {"lr": 0.1}, "method": "Warp-Leap"}
     assert [row["meta_loss"] for row in run.metrics] == [3.0, 2.0, 1.0]
     assert (run.experiment, run.method, run.preset, run.seed, run.notes) == ("omniglot", "Warp-Leap", "small", 0, ())
@@ -22,7 +22,7 @@ def test_a_cut_off_last_line_is_left_out_and_said(tmp_path, tail):
     folder = write_run(tmp_path / "run")
     with (folder / "metrics.jsonl").open("ab") as file:
         file.write(tail)
-    run = load_run(folder)
+    run = read_run(folder)
     assert [row["step"] for row in run.metrics] == [0, 1, 2]
     assert len(run.notes) == 1
     assert "cut off" in run.notes[0]
@@ -33,7 +33,7 @@ def test_a_whole_last_line_without_its_newline_counts(tmp_path):
     folder = write_run(tmp_path / "run")
     with (folder / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": 3}')
-    run = load_run(folder)
+    run = read_run(folder)
     assert run.metrics[-1] == {"step": 3}
     assert run.notes == ("The run has gone on to 4 meta-steps since it was evaluated after 3.",)
 
@@ -71,9 +71,9 @@ def test_missing_and_damaged_files_are_named_with_a_remedy(tmp_path, file, conte
     if content is not None:
         (folder / file).write_bytes(content)
     with pytest.raises(WarpgradError, match=match):
-        load_run(folder)
+        read_run(folder)
 
 
 def test_what_is_no_run_directory_is_refused(tmp_path):
     with pytest.raises(WarpgradError, match="nowhere is not a run directory; give the folder"):
-        load_run(tmp_path / "nowhere")
+        read_run(tmp_path / "nowhere")

@@ -141,10 +141,10 @@ def test_stacked_tasks_are_updated_as_single_ones(make):
         value.data.add_(0.05 * drawn(value.shape, "moved", place))
     tasks = [make_task(mlp, seed) for seed in range(3)]
     gradients = {}
-    for engine in ("loop", "batched"):
+    for backend in ("loop", "batched"):
         seen = Recorder()
-        Online(steps=2, tasks=3, engine=engine).meta_step(method, tasks, [1, 2, 3], seen)
-        gradients[engine] = seen.of("rule")[0]
+        Online(steps=2, tasks=3, backend=backend).meta_step(method, tasks, [1, 2, 3], seen)
+        gradients[backend] = seen.of("rule")[0]
     assert relative_error(gradients["batched"], gradients["loop"]) < 1e-10
     stack = BatchedAdaptation(learner, rule, tasks, [1, 2, 3])
     one = wg.Adaptation(learner, rule, tasks[1], 2)

@@ -40,7 +40,7 @@ CASES = {
     for tasks in (3, 1)
     for name, make, algorithm, objective, initialiser in [
         ("online", mlp, partial(wg.Online, steps=3), wg.Exact, "leap"),
-        ("loop, sum", mlp, partial(wg.Online, steps=3, engine="loop", reduction="sum"), wg.Approximate, "prior"),
+        ("loop, sum", mlp, partial(wg.Online, steps=3, backend="loop", reduction="sum"), wg.Approximate, "prior"),
         ("online, statistics, last", conv_batch_norm, partial(wg.Online, steps=2, **LAST), JudgedStart, "leap"),
         ("reptile", mlp, partial(wg.Online, steps=3), None, "reptile"),
         ("offline, η = 1", mlp, partial(wg.Offline, steps=3, samples=1), wg.Exact, "leap"),
@@ -103,7 +103,7 @@ def one_case(name: str) -> dict:
 
 def equality(place: Path) -> None:
     distributed._AT_ONCE = 1  # as if there were more parcels than can be under way at a time
-    checkpoint.save(place / f"rank{RANK}.safetensors", {name: one_case(name) for name in CASES})
+    checkpoint.write_checkpoint(place / f"rank{RANK}.safetensors", {name: one_case(name) for name in CASES})
 
 
 class Rotting(wg.FunctionFamily):

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from warpgrad.experiments import records
-from warpgrad.experiments.base import Execution, Experiment, Group, Results, Table
+from warpgrad.experiments.base import Execution, Experiment, Group, Results, RunTable
 from warpgrad.experiments.runner import execute
-from warpgrad.report.runs import load_run
+from warpgrad.report.runs import read_run
 
 
 class Runs(dict[str, Path]):
@@ -28,7 +28,7 @@ class Runs(dict[str, Path]):
         return self[method]
 
 
-def on_record(table: Table, groups: list[Group], path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Group]:
+def on_record(table: RunTable, groups: list[Group], path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Group]:
     """The groups as they come back from a record; the source need not be committed for it."""
     monkeypatch.setattr(records, "check_commit", lambda *_: None)
     records.write_record(path, table, "small", Results(list(groups)))
@@ -40,5 +40,5 @@ def evaluation_of(run: Path):
 
 
 def group_of(label: str, paths: list[Path], paper: float | None = None) -> Group:
-    found = tuple(load_run(path) for path in paths)
+    found = tuple(read_run(path) for path in paths)
     return Group(label, found, tuple(evaluation_of(path) for path in paths), paper)

@@ -10,23 +10,23 @@ from warpgrad.errors import WarpgradError
 
 pytest.importorskip("optuna", reason="needs Optuna: pip install 'warpgrad[sweep]'")
 
-from warpgrad.sweep.trials import Watch
+from warpgrad.sweep.trials import TrialReports
 
 
 def test_reports_are_trailing_means_of_tenths(tmp_path):
     file = tmp_path / "metrics.jsonl"
     rows = [json.dumps({"step": step, "meta_loss": float(step), "accuracy": 0.5}) for step in range(30)]
-    watch = Watch(file, 30, "accuracy", "minimise", by=None, reported=set())
+    watch = TrialReports(file, 30, "accuracy", "minimise", by=None, reported=set())
     assert list(watch.reports()) == []
     file.write_text("\n".join(rows[:7]))  # the seventh line is not whole yet
     assert list(watch.reports()) == [(6, 4.0)]
     assert list(watch.reports()) == []
     file.write_text("\n".join(rows) + "\n")
     assert list(watch.reports()) == [(step, step - 2.0) for step in range(9, 30, 3)]
-    turned = Watch(file, 30, "accuracy", "maximise", by="meta_loss", reported={6, 9, 12, 15, 18, 21, 24})
+    turned = TrialReports(file, 30, "accuracy", "maximise", by="meta_loss", reported={6, 9, 12, 15, 18, 21, 24})
     assert list(turned.reports()) == [(27, -25.0)]
     with pytest.raises(WarpgradError, match=r"has no 'test_loss' to prune by \(it has step, meta_loss, accuracy\)"):
-        list(Watch(file, 30, "accuracy", "minimise", by="test_loss", reported=set()).reports())
+        list(TrialReports(file, 30, "accuracy", "minimise", by="test_loss", reported=set()).reports())
 
 
 def test_validations_may_be_further_apart_than_reports(tmp_path):
@@ -36,9 +36,10 @@ def test_validations_may_be_further_apart_than_reports(tmp_path):
     for step in (9, 19, 29, 39):
         rows[step]["validation/accuracy"] = step / 100
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    reports = list(Watch(file, 40, "accuracy", "maximise", by=None, reported=set()).reports())
+    reports = list(TrialReports(file, 40, "accuracy", "maximise", by=None, reported=set()).reports())
     # Reports every 4 steps from the 8th on; before the first validation there is only the loss, where less is better.
     assert reports == [(8, -1.0), (12, 0.09), (20, 0.19), (32, 0.29)]
     assert (
-        list(Watch(file, 40, "accuracy", "maximise", by="validation/accuracy", reported=set()).reports()) == reports[1:]
+        list(TrialReports(file, 40, "accuracy", "maximise", by="validation/accuracy", reported=set()).reports())
+        == reports[1:]
     )

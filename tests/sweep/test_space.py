@@ -12,15 +12,16 @@ import pytest
 
 from warpgrad.cli import sweep as sweep_commands
 from warpgrad.cli.main import dispatch
-from warpgrad.errors import WarpgradError, naming_extras
+from warpgrad.errors import WarpgradError
 from warpgrad.experiments import EXPERIMENTS
 from warpgrad.experiments.continual.experiment import ContinualLearning
 from warpgrad.experiments.omniglot.experiment import Omniglot
 from warpgrad.experiments.search_space import Choices, FloatRange, IntRange
 from warpgrad.experiments.settings_file import read_settings
 from warpgrad.experiments.synthetic.experiment import Synthetic
+from warpgrad.lazy import naming_extras
 from warpgrad.sweep.results import Sweep, best_settings, direction_of, lines, summary
-from warpgrad.sweep.space import described, read_space, sweep_space, validation_config
+from warpgrad.sweep.space import read_space, space_to_json, sweep_space, validation_config
 
 SWEPT = ("synthetic", "omniglot", "continual", "few-shot", "multi-shot")
 DECLARING = [(name, method) for name in SWEPT for method in EXPERIMENTS[name].methods]
@@ -62,7 +63,7 @@ def test_declared_spaces_hold_the_presets():
     """Random search must be able to find what is there already."""
     for name, method in DECLARING:
         experiment = EXPERIMENTS[name]
-        for preset in experiment.presets.values():
+        for preset in (experiment.preset(name, method) for name in experiment.presets):
             for setting, space in experiment.spaces[method].items():
                 value = getattr(preset, setting)
                 if value is not None and preset.preset != "alphabets":
@@ -81,7 +82,7 @@ def test_the_command_line_and_the_file_change_the_space(tmp_path):
     path = written(tmp_path / "t.json", {"meta_lr": {"choices": [0.1, 1]}, "form": {"choices": ["printed", "peaks"]}})
     space = sweep_space(experiment, config, set(), path)
     assert space == {"meta_lr": Choices((0.1, 1.0)), "form": Choices(("printed", "peaks"))}
-    assert read_space(written(tmp_path / "u.json", described(space)), experiment) == space
+    assert read_space(written(tmp_path / "u.json", space_to_json(space)), experiment) == space
     with pytest.raises(WarpgradError, match=r"'form' is both in .* and fixed on the command line"):
         sweep_space(experiment, config, {"form"}, path)
     with pytest.raises(WarpgradError, match=r"nothing to search for synthetic.*--space FILE"):
@@ -125,7 +126,7 @@ def test_whole_lists_are_choices_of_a_setting_that_is_a_list(tmp_path):
     experiment = EXPERIMENTS["multi-shot"]
     space = read_space(path, experiment)
     assert space == {"widths": Choices(((4, 4), (8, 8, 16)))}
-    assert read_space(written(tmp_path / "again.json", described(space)), experiment) == space
+    assert read_space(written(tmp_path / "again.json", space_to_json(space)), experiment) == space
     assert sweep_space(experiment, experiment.config("small", method="leap"), {"widths"}).keys() == {
         "inner_lr", "momentum", "theta0_lr",
     }  # fmt: skip

@@ -33,7 +33,7 @@ from warpgrad.experiments.runner import execute, python_command  # noqa: E402
 from warpgrad.experiments.search_space import Choices, FloatRange, IntRange  # noqa: E402
 from warpgrad.experiments.settings_file import read_settings  # noqa: E402
 from warpgrad.experiments.synthetic.experiment import Synthetic  # noqa: E402
-from warpgrad.sweep.page import best_so_far, build_page  # noqa: E402
+from warpgrad.sweep.page import best_so_far, study_page  # noqa: E402
 from warpgrad.sweep.results import Prune, Sweep, SweepPaths, best_settings, state_of  # noqa: E402
 from warpgrad.sweep.study import open_study, sampler  # noqa: E402
 from warpgrad.sweep.trials import Workers  # noqa: E402
@@ -144,7 +144,7 @@ def test_a_list_is_chosen_kept_shown_and_run_as_it_was_declared(tmp_path):
     assert words[words.index("--widths") + 1 :][:3] == ["8", "8", "16"]
     places.best.write_text(json.dumps(best_settings(plan, best)))
     assert read_settings(places.best, experiment)["widths"] == (8, 8, 16)
-    page = build_page(plan, trials, places, "warpgrad sweep multi-shot").write(places.page).read_text()
+    page = study_page(plan, trials, places, "warpgrad sweep multi-shot").write(places.page).read_text()
     assert "8, 8, 16" in page
 
 
@@ -376,13 +376,13 @@ def test_the_page_tells_the_best_and_the_failed(tmp_path):
     assert best[1:] == [2.0] * 4
     turned = dataclasses.replace(plan, direction="maximise")
     assert best_so_far(turned, outcomes).tolist() == [3.0, 3.0, 3.0, 3.0, 4.0]
-    page = build_page(plan, outcomes, places, "warpgrad sweep synthetic --trials 5")
+    page = study_page(plan, outcomes, places, "warpgrad sweep synthetic --trials 5")
     text = page.html()
     assert text.count("<img") == len(SPACE) + 1
     for words in ("Best loss/warp", "trial-0002, validation split", "3 complete, 2 failed", "nan &amp; &lt;void&gt;"):
         assert words in text
     assert "warpgrad sweep synthetic --trials 5" in text
-    assert build_page(plan, outcomes, places, "warpgrad sweep synthetic --trials 5").html() == text
+    assert study_page(plan, outcomes, places, "warpgrad sweep synthetic --trials 5").html() == text
 
 
 def command(root: Path, *words: str) -> list[str]:

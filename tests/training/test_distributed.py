@@ -75,7 +75,7 @@ def lines(run: Path) -> list[dict]:
 
 
 def final(run: Path) -> dict:
-    state = checkpoint.load(sorted((run / "checkpoints").glob("step-*"))[-1])
+    state = checkpoint.read_checkpoint(sorted((run / "checkpoints").glob("step-*"))[-1])
     return {**state, "seconds": 0.0, "offset": 0}
 
 
@@ -177,7 +177,7 @@ def two_ranks(tmp_path_factory) -> list[dict]:
     assert "with η = 1 the updates of φ follow one another: ranks share the adaptation phase" in said
     assert "a meta-step has 1 task(s) for 2 ranks: 1 of them will wait" in said
     assert other_said == ""
-    return [checkpoint.load(place / f"rank{rank}.safetensors") for rank in range(2)]
+    return [checkpoint.read_checkpoint(place / f"rank{rank}.safetensors") for rank in range(2)]
 
 
 @pytest.mark.parametrize("name", distributed_job.CASES)

@@ -18,13 +18,13 @@ import torch.nn.functional as F
 
 import warpgrad as wg
 from tests.support import ROOT
-from tests.support.engine_job import score, train
 from tests.support.problems import make_task, mlp
+from tests.support.training_job import score, train
 from warpgrad.io import PARTIAL, write_bytes
 from warpgrad.training import checkpoint
 from warpgrad.training.run_directory import TIMES, RunDirectory
 
-JOB = ROOT / "tests" / "support" / "engine_job.py"
+JOB = ROOT / "tests" / "support" / "training_job.py"
 
 
 def lines(run: Path) -> list[dict]:
@@ -34,7 +34,7 @@ def lines(run: Path) -> list[dict]:
 
 
 def final(run: Path) -> dict:
-    state = checkpoint.load(sorted((run / "checkpoints").glob("step-*"))[-1])
+    state = checkpoint.read_checkpoint(sorted((run / "checkpoints").glob("step-*"))[-1])
     for name in ("seconds", "offset", "digest"):  # of lines that contain times, and scores that choose nothing
         state.pop(name)
     return state
@@ -92,7 +92,7 @@ def test_a_kill_inside_a_checkpoint_write_leaves_the_one_before(unbroken, tmp_pa
     script = f"""
 import os, sys
 sys.path.insert(0, {str(ROOT)!r})
-from tests.support import engine_job
+from tests.support import training_job
 from warpgrad import io as files
 count, sync = 0, os.fsync
 def dying(descriptor):
@@ -102,12 +102,12 @@ def dying(descriptor):
         os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2); os.kill(os.getpid(), 9)
     sync(descriptor)
 files.os = type("os", (), dict(vars(os), fsync=staticmethod(dying)))
-engine_job.train({str(run)!r}, 30)
+training_job.train({str(run)!r}, 30)
 """
     died = subprocess.run([sys.executable, "-c", script], check=False)
     assert died.returncode == -signal.SIGKILL
     assert len(list(run.rglob(f"{PARTIAL}*"))) == 1
-    assert checkpoint.load(sorted((run / "checkpoints").glob("step-*"))[-1])["step"] < 30
+    assert checkpoint.read_checkpoint(sorted((run / "checkpoints").glob("step-*"))[-1])["step"] < 30
     train(str(run), 30)
     assert not list(run.rglob(f"{PARTIAL}*"))
     assert lines(run) == lines(unbroken)
@@ -260,7 +260,7 @@ def test_nan_stops_the_run_with_names_and_keeps_the_last_good_checkpoint(tmp_pat
     run = tmp_path / "run"
     with pytest.raises(wg.NonFiniteError, match="meta-step 3: the task loss of task 'rotten' is inf at step 0"):
         wg.meta_train(
-            learner, Rotting(lambda seed: make_task(mlp, seed)), algorithm=wg.Online(steps=2, tasks=2, engine="loop"),
+            learner, Rotting(lambda seed: make_task(mlp, seed)), algorithm=wg.Online(steps=2, tasks=2, backend="loop"),
             rule=wg.SGD(0.1), objective=wg.Exact(), optimiser=partial(torch.optim.SGD, lr=0.1), meta_steps=9,
             run=run, checkpoint_seconds=3600,
         )  # fmt: skip

@@ -71,5 +71,5 @@ def test_what_has_no_one_gradient_is_refused():
     method = wg.Method(own_learner(), wg.SGD(0.1), wg.Exact(), wg.Leap())
     with pytest.raises(wg.WarpgradError, match=r"Offline updates phi several times .* Offline\(samples=None"):
         wg.meta_gradient(method, FAMILY, 0, algorithm=wg.Offline(steps=2, tasks=2, samples=1))
-    with pytest.raises(wg.WarpgradError, match="needs at least one task"):
+    with pytest.raises(wg.WarpgradError, match="a list of at least one task, not a list"):
         wg.meta_gradient(method, [], 0, algorithm=wg.Online(steps=2, tasks=2))

@@ -7,10 +7,10 @@ import json
 import pytest
 
 import warpgrad as wg
-from tests.support.own_program import line, own_training
+from tests.support.own_program import line, own_learner, own_training
 from tests.support.report_pages import Parsed
 from warpgrad.cli.main import main
-from warpgrad.report import load_run, run_page
+from warpgrad.report import read_run, run_page
 
 
 def validate(learner):
@@ -45,7 +45,7 @@ def test_the_directory_has_the_contract(runs):
 
 
 def test_the_page_compares_methods_by_the_users_own_metrics(runs):
-    page = Parsed(run_page([load_run(path) for path in runs]).html())
+    page = Parsed(run_page([read_run(path) for path in runs]).html())
     for words in ("lines", "warp", "approximate", "validation/my own metric", "lr/phi", "gradient_norm/theta0"):
         assert words in page.text
     assert "Differences from warp" in page.text
@@ -58,19 +58,80 @@ def test_the_command_line_reports_them(runs, tmp_path):
     assert "validation/my own metric" in (tmp_path / "page.html").read_text()
 
 
-def test_evaluate_says_what_it_would_need(runs, capsys):
+PROGRAM = """
+from tests.support.own_program import line, own_learner
+
+def held_out():
+    return own_learner(), [line(seed) for seed in (5, 6)]
+
+def nothing():
+    return None
+
+def broken():
+    raise KeyError("what is this")
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(PROGRAM)
+    return file
+
+
+def command_line(*words: object) -> int:
     with pytest.raises(SystemExit) as ended:
-        main(["evaluate", str(runs[0])])
-    assert ended.value.code == 2
-    assert "load it there with wg.load_run(" in capsys.readouterr().err
+        main([str(word) for word in words])
+    return int(ended.value.code or 0)
+
+
+def test_evaluate_tests_a_run_on_the_tasks_that_the_program_names(runs, program, tmp_path, capsys):
+    assert command_line("evaluate", runs[0], "--program", f"{program}:held_out", "--steps", 3) == 0
+    learner = own_learner()
+    method = wg.load_run(runs[0], learner)
+    expected = wg.score(learner, [line(5), line(6)], rule=method.rule, steps=3)
+    found = json.loads((runs[0] / "evaluation.json").read_text())
+    assert found["metrics"]["test/loss"] == expected["loss"]
+    assert len(found["per_task"]) == len(found["tasks"]) == 2
+    assert "test/loss" in capsys.readouterr().out
+    # It is part of the run from now on: the page has it, and the files are sound.
+    assert read_run(runs[0]).summary["metrics"]["test/loss"] == expected["loss"]
+    assert command_line("verify", runs[0]) == 0
+    assert command_line("report", runs[0], "--out", tmp_path / "page.html") == 0
+    assert "test/loss" in (tmp_path / "page.html").read_text()
+
+
+def test_without_steps_a_run_is_tested_after_as_many_as_in_meta_training(runs, program):
+    assert command_line("evaluate", runs[1], "--program", f"{program}:held_out") == 0
+    assert json.loads((runs[1] / "evaluation.json").read_text())["steps"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), "name a function that returns (learner, tasks) with --program FILE.py:FUNCTION"),
+        (("--program", "nowhere.py:held_out"), "give FILE.py:FUNCTION"),
+        (("--program", "{program}"), "give FILE.py:FUNCTION"),
+        (("--program", "{program}:missing"), "has no function missing"),
+        (("--program", "{program}:nothing"), "must return (learner, tasks), not NoneType"),
+        (("--program", "{program}:broken"), "failed: KeyError: 'what is this'"),
+        (("--program", "{program}:held_out", "--steps", "0"), "steps=0"),
+    ],
+)
+def test_what_evaluate_cannot_do_with_an_own_run_is_one_sentence(runs, program, capsys, words, sentence):
+    before = (runs[2] / "summary.json").read_bytes()
+    assert command_line("evaluate", runs[2], *(word.format(program=program) for word in words)) == 2
+    assert sentence in capsys.readouterr().err
+    assert (runs[2] / "summary.json").read_bytes() == before
+    assert not (runs[2] / "evaluation.json").exists()
 
 
 def test_a_run_without_names_is_named_by_its_parts(tmp_path):
     own_training(tmp_path / "run", 1)
-    run = load_run(tmp_path / "run")
+    run = read_run(tmp_path / "run")
     assert (run.method, run.title, run.name) == (
         "Online + Exact + Leap + SGD", "own runs", "Online + Exact + Leap + SGD, seed 0",
     )  # fmt: skip
     assert set(run.summary["metrics"]) == {"meta_loss", "task_loss_first", "task_loss_last"}
     own_training(tmp_path / "run", 3)
-    assert load_run(tmp_path / "run").summary["steps"] == 3
+    assert read_run(tmp_path / "run").summary["steps"] == 3

@@ -56,7 +56,7 @@ def test_what_differs_is_named(run, options, words):
 
 def test_the_same_settings_written_otherwise_are_the_same(run):
     adam = {group: lambda values: torch.optim.Adam(values, lr=1e-2) for group in ("phi", "theta0", "rule", "prior")}
-    algorithm = wg.Online(steps=2, tasks=2, engine="loop")
+    algorithm = wg.Online(steps=2, tasks=2, backend="loop")
     schedule = partial(torch.optim.lr_scheduler.StepLR, step_size=3)
     _, records = own_training(run, 2, optimiser=adam, algorithm=algorithm, clip=1.0, schedule=schedule)
     assert len(records) == 2
@@ -123,3 +123,10 @@ class Begin(wg.Callback):
 
     def on_start(self, training):
         self.into.append(flat(training.method.learner))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {"deep": [float("nan")]}])
+def test_a_setting_that_no_run_could_go_on_under_is_refused_before_it_begins(tmp_path, value):
+    with pytest.raises(wg.WarpgradError, match=r"config\['width'\] is .* cannot be written to config.json"):
+        own_training(tmp_path / "run", config={"width": value})
+    assert not (tmp_path / "run").exists()

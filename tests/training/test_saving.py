@@ -142,20 +142,20 @@ def test_damage_another_model_and_other_versions_are_named(tmp_path):
         "rule": {"class": "Lion", "arguments": {}}, "objective": None, "weight": 1.0,
         "initialiser": {"class": "Fixed", "arguments": {}},
     }}  # fmt: skip
-    checkpoint.save(path, state)
+    checkpoint.write_checkpoint(path, state)
     with pytest.raises(
         wg.WarpgradError, match=r"written by warpgrad 9.9 and read by .*: the rule is Lion, which is not"
     ):
         wg.load(path, own_learner())
     state["parts"]["rule"] = {"class": "SGD", "arguments": {"lr": 0.1, "colour": "red"}}
-    checkpoint.save(path, state)
+    checkpoint.write_checkpoint(path, state)
     with pytest.raises(wg.WarpgradError, match=r"the rule SGD\(lr, colour\) cannot be built in this version"):
         wg.load(path, own_learner())
     state["parts"]["rule"] = {"class": "Fixed", "arguments": {}}
-    checkpoint.save(path, state)
+    checkpoint.write_checkpoint(path, state)
     with pytest.raises(wg.WarpgradError, match="the rule is Fixed, which is not"):
         wg.load(path, own_learner())
-    checkpoint.save(path, {"weights": {}})
+    checkpoint.write_checkpoint(path, {"weights": {}})
     with pytest.raises(wg.WarpgradError, match="does not say what the method is made of; pass rule="):
         wg.load(path, own_learner())
     with pytest.raises(wg.WarpgradError, match="is not a run directory"):
@@ -167,8 +167,8 @@ def test_damage_another_model_and_other_versions_are_named(tmp_path):
 def test_tensors_come_to_the_learners_device(tmp_path, monkeypatch):
     """No accelerator is here: what is asked of the file is what counts."""
     wg.save(tmp_path / "warp.safetensors", wg.Method(own_learner(), MetaSGD(0.1), wg.Exact()))
-    asked, read = [], checkpoint.load
-    monkeypatch.setattr(checkpoint, "load", lambda path, device: asked.append(str(device)) or read(path))
+    asked, read = [], checkpoint.read_checkpoint
+    monkeypatch.setattr(checkpoint, "read_checkpoint", lambda path, device: asked.append(str(device)) or read(path))
     monkeypatch.setattr(wg.Learner, "device", property(lambda self: torch.device("cuda:3")))
     wg.load(tmp_path / "warp.safetensors", own_learner())
     assert asked == ["cuda:3"]

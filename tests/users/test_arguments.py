@@ -69,8 +69,16 @@ def train(*positional, **changes):
         ({"callbacks": [1]}, r"callbacks\[0\] must be a function"),
         ({"run": 3}, "run must be a path"),
         ({"config": [1]}, "config must be a mapping"),
+        ({"config": {"width": torch.ones(2)}}, r"config\['width'\] is a Tensor, which cannot be written"),
         ({"progress": "yes"}, "progress must be True or False, not 'yes'"),
         ({"early_stopping": wg.EarlyStopping}, "early_stopping=EarlyStopping is a class"),
+        ({"optimiser": wg.SGD}, r"optimiser= makes none \(.*\): pass what does, e.g. partial\(torch.optim.Adam"),
+        ({"schedule": nn.Linear}, r"schedule= makes none \(.*\): pass what does"),
+        ({"validate": lambda learner: None}, "what validate= returns must be a mapping, .* not None"),
+        ({"validate": lambda learner: {"loss": "low"}}, "what validate= returns must be numbers .*'loss' is 'low'"),
+        ({"test": lambda learner: [1.0]}, "what test= returns must be a mapping, .* not a list"),
+        ({"meta_steps": torch.ones(3)}, "meta_steps must be an integer, not a Tensor"),
+        ({"weight": torch.ones(3)}, "weight must be a number, not a Tensor"),
     ],
 )  # fmt: skip
 def test_meta_train_names_the_argument(changes, words):
@@ -237,3 +245,117 @@ def test_score_refuses_a_task_without_test_data_and_what_is_no_list():
         wg.score(learner, family(), rule=rule, steps=1)
     with pytest.raises(wg.WarpgradError, match=r"tasks\[0\] must be a Task"):
         wg.score(learner, [None], rule=rule, steps=1)
+
+
+class Thing:
+    """What nobody meant."""
+
+
+WRONG = {
+    "nothing": None, "a word": "x", "a half": 1.5, "less than nothing": -3, "no number": float("nan"), "a list": [],
+    "a list of things": [Thing()], "a thing": Thing(), "a class": nn.Linear, "a module": nn.Linear(1, 1),
+    "a mapping": {"a": 1}, "a tensor": torch.ones(3), "yes": True, "bytes": b"ab", "a complex number": 1j,
+    "a torch optimiser": torch.optim.Adam([torch.zeros(1)]),
+}  # fmt: skip
+SIGNATURES = {
+    "meta_gradient": (lambda **given: wg.meta_gradient(**given), ("method", "tasks", "key", "algorithm"), lambda: {
+        "method": wg.Method(wg.Learner(model(), warp="2"), wg.SGD(0.1), wg.Exact()), "tasks": [task()], "key": 0,
+        "algorithm": wg.Online(steps=1, tasks=1),
+    }),
+    "evaluate": (wg.evaluate, ("learner", "task", "theta", "buffers"), lambda: {
+        "learner": (learner := wg.Learner(model(), warp="2")), "task": task(), "theta": learner.theta0,
+        "buffers": learner.buffers(),
+    }),
+    "score": (wg.score, ("learner", "tasks", "rule", "steps", "key", "per_task"), lambda: {
+        "learner": wg.Learner(model(), warp="2"), "tasks": [task()], "rule": wg.SGD(0.1), "steps": 1,
+    }),
+    "adapt_many": (wg.adapt_many, ("learner", "tasks", "rule", "steps", "key", "chunk"), lambda: {
+        "learner": wg.Learner(model(), warp="2"), "tasks": [task()], "rule": wg.SGD(0.1), "steps": 1,
+    }),
+    "check": (wg.check, ("learner", "task", "rule", "objective", "steps", "key"), lambda: {
+        "learner": wg.Learner(model(), warp="2"), "task": task(), "rule": wg.SGD(0.1), "objective": wg.Exact(),
+    }),
+    "save": (wg.save, ("path", "method"), lambda: {"path": "/nowhere/x", "method": None}),
+    "load": (wg.load, ("path", "learner", "rule", "objective", "initialiser"), lambda: {
+        "path": "/nowhere/x", "learner": wg.Learner(model(), warp="2"),
+    }),
+    "load_run": (wg.load_run, ("path", "learner"), lambda: {
+        "path": "/nowhere/x", "learner": wg.Learner(model(), warp="2"),
+    }),
+    "Method": (wg.Method, ("learner", "rule", "objective", "initialiser", "weight"), lambda: {
+        "learner": wg.Learner(model(), warp="2"), "rule": wg.SGD(0.1), "objective": wg.Exact(),
+    }),
+    "MetaOptimiser": (wg.MetaOptimiser, ("method", "optimiser", "clip", "schedule"), lambda: {
+        "method": wg.Method(wg.Learner(model(), warp="2"), wg.SGD(0.1), wg.Exact()), "optimiser": ADAM,
+    }),
+    "Online": (wg.Online, ("steps", "tasks", "include_last", "reduction", "backend", "chunk"), lambda: {
+        "steps": 1, "tasks": 1,
+    }),
+    "Offline": (wg.Offline, ("steps", "tasks", "samples", "share", "interleave", "include_last", "budget"), lambda: {
+        "steps": 1, "tasks": 1,
+    }),
+    "Continual": (wg.Continual, ("tasks", "batches", "reduction"), lambda: {"tasks": 1, "batches": 1}),
+    "Unrolled": (wg.Unrolled, ("steps", "tasks", "reduction"), lambda: {"steps": 1, "tasks": 1}),
+    "SGD": (wg.SGD, ("lr", "momentum", "nesterov", "weight_decay"), lambda: {"lr": 0.1}),
+    "Adam": (wg.Adam, ("lr", "betas", "eps", "weight_decay"), lambda: {"lr": 0.1}),
+    "Clip": (wg.Clip, ("rule", "norm"), lambda: {"rule": wg.SGD(0.1), "norm": 1.0}),
+    "GaussianPrior": (wg.GaussianPrior, ("objective", "std"), lambda: {"objective": wg.Reptile()}),
+    "Leap": (wg.Leap, ("loss", "norm", "stabilise"), dict),
+    "EarlyStopping": (wg.EarlyStopping, ("metric", "patience", "mode"), lambda: {"metric": "loss", "patience": 1}),
+    "SupervisedTask": (
+        wg.SupervisedTask, ("inputs", "targets", "loss", "batch_size", "meta", "test", "metrics", "seed"),
+        lambda: {"inputs": torch.ones(4, 3), "targets": torch.ones(4, 2), "loss": F.mse_loss},
+    ),
+    "TaskList": (wg.TaskList, ("tasks",), dict),
+    "FunctionFamily": (wg.FunctionFamily, ("make",), dict),
+    "Learner": (wg.Learner, ("module", "warp", "task", "constant", "start", "batch_norm", "allow_unused"), lambda: {
+        "module": model(), "warp": "2",
+    }),
+}  # fmt: skip
+MAY_BE = {
+    "nothing": {
+        "check.objective", "load.rule", "load.objective", "load.initialiser", "Method.objective", "MetaOptimiser.clip",
+        "MetaOptimiser.schedule", "Offline.samples", "Offline.budget", "SupervisedTask.batch_size",
+        "SupervisedTask.meta", "SupervisedTask.test", "SupervisedTask.metrics", "Learner.task", "Learner.constant",
+        "Learner.start",
+    },
+    "a half": {"Method.weight", "MetaOptimiser.clip", "SGD.lr", "SGD.weight_decay", "Adam.lr", "Adam.eps",
+               "Adam.weight_decay", "Clip.norm", "GaussianPrior.std"},
+    "yes": {"score.per_task", "Online.include_last", "Offline.include_last", "Offline.interleave", "Leap.loss",
+            "Leap.norm", "Leap.stabilise", "Learner.allow_unused"},
+    "a word": {"EarlyStopping.metric"},
+    "a list": {"Learner.warp", "Learner.constant"},
+    "a class": {"SupervisedTask.loss", "FunctionFamily.make"},
+    "a module": {"SupervisedTask.loss", "FunctionFamily.make"},
+}  # fmt: skip
+"""What is right after all, or is found out when it is called."""
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"), [(name, argument) for name, (_, arguments, _) in SIGNATURES.items() for argument in arguments]
+)
+def test_whatever_is_handed_over_there_is_one_sentence(name, argument):
+    call, _, usual = SIGNATURES[name]
+    for kind, wrong in WRONG.items():
+        if f"{name}.{argument}" in MAY_BE.get(kind, ()):
+            continue
+        said = None
+        try:
+            call(**{**usual(), argument: wrong})
+        except wg.WarpgradError as error:
+            said = str(error)
+        assert said is not None, f"{kind} was taken for {argument} of {name}"
+        assert len(said.splitlines()) == 1, kind
+
+
+def test_a_learner_that_nothing_learns_has_no_meta_gradient_either():
+    method = wg.Method(wg.Learner(model(), warp="2"), wg.SGD(0.1), initialiser=wg.Leap())
+    with pytest.raises(wg.WarpgradError, match="but nothing learns them"):
+        wg.meta_gradient(method, [task()], 0, algorithm=wg.Online(steps=1, tasks=1))
+
+
+def test_a_validation_that_is_no_number_is_no_best():
+    watch = wg.EarlyStopping("loss", patience=2).watch()
+    nan = float("nan")
+    assert [watch.observe({"loss": loss}) for loss in (nan, 1.0, nan, nan)] == [False, True, False, False]
+    assert watch.stop

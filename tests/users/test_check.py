@@ -90,16 +90,16 @@ def test_a_stack_of_tasks_has_the_right_second_derivative_of_weight_norm_too():
     from functools import partial
 
     found = {}
-    for engine in ("loop", "batched"):
+    for backend in ("loop", "batched"):
         torch.manual_seed(0)
         learner = wg.Learner(chain(parametrizations.weight_norm(nn.Linear(3, 4)), nn.Linear(4, 2)).double(), warp="0")
         inputs, targets = (value.double() for value in task().adapt_batch(0))
         tasks = wg.TaskList([wg.SupervisedTask(inputs + k, targets, F.mse_loss) for k in (0, 1)])
         wg.meta_train(
-            learner, tasks, algorithm=wg.Unrolled(steps=2, tasks=2, engine=engine), rule=wg.SGD(0.1),
+            learner, tasks, algorithm=wg.Unrolled(steps=2, tasks=2, backend=backend), rule=wg.SGD(0.1),
             optimiser=partial(torch.optim.SGD, lr=0.1), meta_steps=2,
         )  # fmt: skip
-        found[engine] = learner.state_dict()
+        found[backend] = learner.state_dict()
     torch.testing.assert_close(found["loop"], found["batched"], rtol=1e-10, atol=1e-12)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import warpgrad as wg
+from warpgrad.keys import fold
 from warpgrad.tasks.base import check_repeats
 from warpgrad.tasks.reinforcement import ActorCritic, Episodes
 
@@ -44,6 +45,20 @@ def test_episodes_repeat_and_end_where_the_environment_ends_them(example):
     assert torch.equal(first.returns, first.alive.sum(0))
     assert torch.equal(first.alive, first.alive.cummin(0).values)
     assert not torch.equal(task.with_seed(9).adapt_batch(0), task.adapt_batch(0))
+
+
+def test_the_carts_that_are_reported_are_not_those_that_chose_the_settings(example, monkeypatch):
+    seen: list[str] = []
+
+    def score(learner, tasks, **options):
+        seen.extend(task.name for task in tasks)
+        return {"return": 1.0}
+
+    monkeypatch.setattr(example.wg, "score", score)
+    example.main(meta_steps=1)
+    chosen_on = {f"cart {fold(example.SEED, 'held out', index)}" for index in range(100)}
+    assert len(set(seen)) == example.HELD_OUT
+    assert not chosen_on & set(seen)
 
 
 def test_physics_differ_from_task_to_task(example):

@@ -6,6 +6,9 @@ with differences in double precision; it is saved, loaded and exported.
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import warpgrad as wg
+from tests.support import ROOT
 from warpgrad.keys import generator
 
 
@@ -272,6 +276,47 @@ def test_what_was_learned_is_saved_loaded_adapted_and_exported(program, tmp_path
         by_name = isinstance(inputs, dict) and "input_ids" in inputs
         exported = torch.export.export(fitted, () if by_name else (inputs,), inputs if by_name else None)
         torch.testing.assert_close(logits_of(called(exported.module(), inputs)), expected, rtol=1e-4, atol=1e-5)
+
+
+NEEDS = {"bert": "transformers", "gpt2": "transformers", "peft": "peft"}
+FRESH = """
+import sys, warnings
+warnings.simplefilter("ignore")
+sys.path.insert(0, sys.argv[1])
+import torch
+import warpgrad as wg
+from tests.users.test_programs import PROGRAMS, Classification, called, learner_of, logits_of
+
+for name in sys.argv[3:]:
+    program = PROGRAMS[name]
+    method = wg.load(f"{sys.argv[2]}/{name}.safetensors", learner_of(program))
+    task = Classification(5, program.draw)
+    fitted = wg.adapt(method.learner, task, rule=method.rule, steps=2)
+    with torch.no_grad():
+        found = logits_of(called(fitted, task.adapt_batch(0)[0]))
+    expected = torch.load(f"{sys.argv[2]}/{name}.pt", weights_only=True)
+    print(name, torch.equal(found, expected), type(method.initialiser).__name__, sep=";")
+"""
+
+
+def test_every_program_is_loaded_in_a_fresh_process(tmp_path):
+    """One process for all of them, which builds each model by its own code and has nothing else than the file."""
+    names = [name for name in PROGRAMS if name not in NEEDS or importlib.util.find_spec(NEEDS[name])]
+    for name in names:
+        program = PROGRAMS[name]
+        method = wg.Method(learner_of(program), wg.SGD(wg.Learned(0.1)), wg.Exact(), wg.Leap())
+        wg.meta_train(
+            method, wg.FunctionFamily(partial(Classification, draw=program.draw)),
+            algorithm=wg.Online(steps=2, tasks=2), optimiser=partial(torch.optim.Adam, lr=1e-2), meta_steps=1,
+        )  # fmt: skip
+        wg.save(tmp_path / f"{name}.safetensors", method)
+        task = Classification(5, program.draw)
+        fitted = wg.adapt(method.learner, task, rule=method.rule, steps=2)
+        with torch.no_grad():
+            torch.save(logits_of(called(fitted, task.adapt_batch(0)[0])), tmp_path / f"{name}.pt")
+    command = [sys.executable, "-c", FRESH, str(ROOT), str(tmp_path), *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [f"{name};True;Leap" for name in names], done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import warpgrad as wg
 from warpgrad.adaptation.traced import traced_at_once
@@ -94,6 +94,28 @@ def test_checkpointed_parts_are_computed_again_with_the_same_parameters(variant,
     same(*learners)
 
 
+class Selective(Net):
+    """Checkpoints that keep some results, or that do not keep the state of the generator."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        options = {"preserve_rng_state": False}
+        if self.variant == "selective":
+            kept = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]
+            options = {"context_fn": partial(create_selective_checkpoint_contexts, kept)}
+        return self.head(checkpoint(self.body, x, use_reentrant=False, **options))
+
+
+@pytest.mark.parametrize("variant", ["selective", "generator not kept"])
+@pytest.mark.parametrize("parts", [{}, {"initialiser": wg.MAML()}], ids=["exact", "maml"])
+def test_checkpoints_of_other_kinds_have_the_numbers_of_none(variant, parts):
+    learners = []
+    for module in (Net, partial(Selective, variant)):
+        torch.manual_seed(3)
+        learners.append(wg.Learner(module().double(), warp="warp"))
+        trained(learners[-1], **parts)
+    same(*learners)
+
+
 def test_adaptation_through_a_checkpoint_is_gradient_descent():
     own = learner(Net("plain").double().eval())
     for module in own.module.modules():
@@ -149,24 +171,24 @@ def task(seed):
     data = lambda: (torch.randn(8, 3, generator=draw), torch.randn(8, 2, generator=draw))
     return wg.SupervisedTask(*data(), F.mse_loss, meta=data(), test=data())
 
-def run(inside, engine):
+def run(inside, backend):
     torch.manual_seed(0)
     learner = wg.Learner(Net(inside), warp="warp")
     tasks = wg.TaskList([task(0), task(1)])
     rule = wg.SGD(0.1)
     with torch.autocast("cpu", dtype=DTYPE, enabled=not inside):
         wg.meta_train(
-            learner, tasks, algorithm=wg.Online(steps=3, tasks=2, engine=engine), rule=rule, objective=wg.Exact(),
+            learner, tasks, algorithm=wg.Online(steps=3, tasks=2, backend=backend), rule=rule, objective=wg.Exact(),
             initialiser=wg.Leap(), optimiser=partial(torch.optim.Adam, lr=1e-2), meta_steps=4,
         )
         fitted = wg.adapt(learner, task(2), rule=rule, steps=3)
         score = wg.score(learner, [task(2)], rule=rule, steps=3)["loss"]
     return {**learner.state_dict(), **{"fitted." + name: value for name, value in fitted.state_dict().items()}}, score
 
-for engine in ("loop", "auto"):
-    (expected, right), (found, got) = run(True, engine), run(False, engine)
-    assert right == got, (engine, right, got)
-    assert all(torch.equal(value, found[name]) for name, value in expected.items()), engine
+for backend in ("loop", "auto"):
+    (expected, right), (found, got) = run(True, backend), run(False, backend)
+    assert right == got, (backend, right, got)
+    assert all(torch.equal(value, found[name]) for name, value in expected.items()), backend
 print("equal")
 """
 
@@ -230,7 +252,7 @@ def test_python_randomness_in_forward_is_named_and_never_traced(caplog):
     random.seed(0)
     own = learner(LayerDrop().double())
     algorithm = wg.Online(steps=2, tasks=2)
-    algorithm.engine._checked = True  # as if the two engines had agreed by chance
+    algorithm.backend._checked = True  # as if the two backends had agreed by chance
     with warnings.catch_warnings(), traced_at_once(), caplog.at_level("INFO"):
         warnings.simplefilter("ignore")
         trained(own, algorithm=algorithm)

@@ -9,10 +9,9 @@ from typing import Literal, TypeVar, overload
 import torch
 from torch import Tensor, nn
 
-from warpgrad.adaptation.base import Adaptation, Point, reason
+from warpgrad.adaptation.base import Adaptation, Point, error_line
 from warpgrad.adaptation.trajectory import Trajectory
-from warpgrad.arguments import described, expect, flag, integer
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import WarpgradError, expect, flag, integer, mapping, require, short_repr
 from warpgrad.keys import fold, isolated_rng
 from warpgrad.model.learner import Forward, Learner
 from warpgrad.rules.base import Rule
@@ -87,7 +86,7 @@ def adapt(
     check_parts(learner, rule, steps, key)
     expect(task, Task, "task", "SupervisedTask(inputs, targets, F.mse_loss)", hint=_family_hint(task))
     flag(curve, "curve")
-    refuse_if(test_every is not None and not curve, "test_every is about the learning curve: pass curve=True too.")
+    require(curve or test_every is None, "test_every is about the learning curve: pass curve=True too.")
     if test_every is not None:
         integer(test_every, "test_every", at_least=1)
     adaptation = Adaptation(learner, rule, task, key)
@@ -114,6 +113,10 @@ def evaluate(
         >>> sorted(wg.evaluate(learner, task, learner.theta0, learner.buffers()))
         ['loss']
     """
+    expect(learner, Learner, "learner", "Learner(model, warp=...)", hint=_module_hint(learner))
+    expect(task, Task, "task", "SupervisedTask(inputs, targets, F.mse_loss)", hint=_family_hint(task))
+    mapping(theta, "theta", "learner.theta0")
+    mapping(buffers, "buffers", "learner.buffers()")
     scores: list[dict[str, float]] = []
     sizes: list[int] = []
     with torch.no_grad():
@@ -149,7 +152,7 @@ def score(
     flag(per_task, "per_task")
     if isinstance(tasks, Task | TaskFamily) or not isinstance(tasks, Iterable):
         raise WarpgradError(
-            f"score(...) takes a list of tasks, not {described(tasks)}; of a family: [family.sample(seed) for seed in "
+            f"score(...) takes a list of tasks, not {short_repr(tasks)}; of a family: [family.sample(seed) for seed in "
             "range(100)]."
         )
     found: list[dict[str, float]] = []
@@ -164,10 +167,13 @@ def score(
         found.append(record.scores[-1])
     if not found:
         raise WarpgradError("score(...) needs at least one task.")
-    if per_task:
-        return found
-    names = dict.fromkeys(name for one in found for name in one)
-    return {name: _weighted([(one[name], 1) for one in found if name in one]) for name in names}
+    return found if per_task else mean_scores(found)
+
+
+def mean_scores(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of every metric over the tasks that have it."""
+    names = dict.fromkeys(name for one in scores for name in one)
+    return {name: _weighted([(one[name], 1) for one in scores if name in one]) for name in names}
 
 
 def check_parts(learner: Learner, rule: Rule, steps: int, key: int) -> None:
@@ -202,7 +208,8 @@ def _measured(task: Task, forward: Forward, batch: Batch, number: int) -> dict[s
         raise
     except Exception as error:  # whatever the user's code raises
         raise WarpgradError(
-            f"task '{task.name}' failed in metrics on test batch {number} of shapes {shapes(batch)}: {reason(error)}"
+            f"task '{task.name}' failed in metrics on test batch {number} of shapes {shapes(batch)}: "
+            f"{error_line(error)}"
         ) from error
 
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from warpgrad.errors import NonFiniteError, WarpgradError, refuse_if
+from warpgrad.errors import NonFiniteError, WarpgradError, integer
 from warpgrad.keys import fold
 from warpgrad.model.learner import Forward, Learner
 from warpgrad.rules.base import Rule
@@ -215,7 +215,7 @@ class Adaptation:
         return self.transition(point, inner, theta, state)
 
     def compute(self, computation: Computation[T], point: Point) -> T:
-        """The result of a computation at a point; by plain evaluation here, faster where an engine knows how."""
+        """The result of a computation at a point; by plain evaluation here, faster where a backend knows how."""
         return computation.step(self, point)
 
     def transition(self, point: Point, inner: Inner, theta: Tensors, state: Tensors) -> Transition:
@@ -241,7 +241,7 @@ class Adaptation:
         return tree
 
     def per_task(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Apply a function of one task's tensors: directly here, mapped over the stack in the batched engine."""
+        """Apply a function of one task's tensors: directly here, mapped over the stack in the batched backend."""
         return function(*arguments)
 
     def evaluate_loss(
@@ -258,7 +258,7 @@ class Adaptation:
         """
         assert isinstance(k, int), "one task is at one step"
         forward = self.learner.bind(theta, buffers, key=fold(self.key, k, role.source.name))
-        return scored(self.task, role, forward, drawn(self.task, role.source, k), k, *constants), forward.buffers
+        return scored(self.task, role, forward, draw_batch(self.task, role.source, k), k, *constants), forward.buffers
 
 
 def scored(
@@ -272,7 +272,7 @@ def scored(
     except Exception as error:  # whatever the user's code raises
         raise WarpgradError(
             f"task '{task.name}' failed in {role.name} at step {k} on a batch of shapes {shapes(batch)}: "
-            f"{reason(error)}"
+            f"{error_line(error)}"
         ) from error
     if not isinstance(loss, Tensor) or loss.ndim != 0:
         got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
@@ -282,17 +282,17 @@ def scored(
     return loss
 
 
-def drawn(task: Task, source: Source, k: int) -> Batch:
+def draw_batch(task: Task, source: Source, k: int) -> Batch:
     """A task's batch of step k; what fails in drawing it is named with the task and the step."""
     try:
         return source.draw(task, k)
     except WarpgradError:
         raise
     except Exception as error:  # whatever the user's code raises
-        raise WarpgradError(f"task '{task.name}' failed in {source.name}({k}): {reason(error)}") from error
+        raise WarpgradError(f"task '{task.name}' failed in {source.name}({k}): {error_line(error)}") from error
 
 
-def reason(error: Exception) -> str:
+def error_line(error: Exception) -> str:
     """The first line of what was raised, with its kind where that says more."""
     first = str(error).splitlines()[0] if str(error) else ""
     return first if isinstance(error, RuntimeError) and first else f"{type(error).__name__}: {first}".rstrip(": ")
@@ -312,5 +312,4 @@ def following(k: StepIndex, steps: int = 1) -> StepIndex:
 
 def check_steps(steps: int) -> int:
     """K, checked."""
-    refuse_if(steps < 1, f"steps={steps}: adaptation needs at least 1 step.")
-    return steps
+    return integer(steps, "steps", at_least=1)

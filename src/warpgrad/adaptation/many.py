@@ -20,8 +20,7 @@ from warpgrad.adaptation.adapt import check_parts
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.adaptation.trajectory import Trajectory
-from warpgrad.arguments import described, expect, integer
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, expect, integer, short_repr
 from warpgrad.keys import fold, isolated_rng
 from warpgrad.model.learner import Forward, Learner
 from warpgrad.rules.base import Rule
@@ -62,7 +61,7 @@ class Adapted:
         """Every task's own model on its own inputs; all arguments and results have the tasks in dimension 0."""
         for value in inputs:
             if not isinstance(value, Tensor) or len(value) != len(self):
-                given = f"length {len(value)}" if isinstance(value, Tensor) else described(value)
+                given = f"length {len(value)}" if isinstance(value, Tensor) else short_repr(value)
                 raise WarpgradError(f"inputs have one entry for each of {len(self)} tasks in dimension 0, not {given}.")
         theta, buffers = self._stack()
         with torch.no_grad(), self.learner.modes_kept(), isolated_rng(self.learner.device):
@@ -115,7 +114,7 @@ def adapt_many(
     check_parts(learner, rule, steps, key)
     integer(chunk, "chunk", at_least=1)
     if not isinstance(tasks, list | tuple) or not tasks:
-        raise WarpgradError(f"adapt_many(...) takes a list of at least one task, not {described(tasks)}.")
+        raise WarpgradError(f"adapt_many(...) takes a list of at least one task, not {short_repr(tasks)}.")
     for index, task in enumerate(tasks):
         expect(task, Task, f"tasks[{index}]", "SupervisedTask(...)")
     keys = [fold(key, index + 1) for index in range(len(tasks))]

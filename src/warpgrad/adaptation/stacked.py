@@ -1,8 +1,8 @@
-"""The fast engine: many tasks, or many (task, step) pairs, evaluated at once.
+"""The fast backend: many tasks, or many (task, step) pairs, evaluated at once.
 
 One `torch.vmap` over the loss, one ordinary backward pass outside it: the gradient of the sum of losses
 for stacked θ is the stack of the tasks' gradients, and for the shared φ it is their sum. Small networks gain
-because one kernel serves all tasks; convolutions on a CPU lose, so the engine `auto` leaves them to the loop.
+because one kernel serves all tasks; convolutions on a CPU lose, so the backend `auto` leaves them to the loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from warpgrad.adaptation.base import Adaptation, Point, Role, Source, StepIndex, drawn, non_finite, scored
+from warpgrad.adaptation.base import Adaptation, Point, Role, Source, StepIndex, draw_batch, non_finite, scored
 from warpgrad.model.learner import Learner
 from warpgrad.rules.base import Rule
 from warpgrad.tasks.base import Task
@@ -114,7 +114,7 @@ class BatchedAdaptation(Adaptation):
         kept = self._stacked.get(source)
         if kept is not None and kept[0] == k:  # tasks are stateless: a step has one batch
             return kept[2]
-        batches = [drawn(task, source, step) for task, step in zip(self.tasks, self._steps(k), strict=True)]
+        batches = [draw_batch(task, source, step) for task, step in zip(self.tasks, self._steps(k), strict=True)]
         same = kept is not None and all(new is old for new, old in zip(batches, kept[1], strict=True))
         stacked = kept[2] if kept is not None and same else stack_trees(batches)
         self._stacked[source] = (k, batches, stacked)

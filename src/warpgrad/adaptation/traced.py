@@ -234,7 +234,7 @@ def _grouped(names: Names, values: Iterator[Tensor]) -> Groups:
 
 
 T = TypeVar("T")
-Place = tuple[Source, int]
+BatchPlace = tuple[Source, int]
 
 MOST_BATCHES = 12
 """Computations that look at more batches are not traced: graphs grow with every step, and so does tracing."""
@@ -262,7 +262,7 @@ class TracedAdaptation(BatchedAdaptation):
             return None
         learner = self.learner
         inputs = {**point.groups(), "phi": learner.phi, "rule": self.rule.meta, "constants": learner.constants}
-        places: list[Place] = list(computation.reads)
+        places: list[BatchPlace] = list(computation.reads)
         batches = [self._batches(source, following(point.k, later)) for source, later in places]
 
         def compute(groups: Groups, given: Sequence[Any]) -> Groups:
@@ -304,7 +304,7 @@ _INNER_STEP = _InnerStep()
 class _Tracing(BatchedAdaptation):
     """Tasks with all their tensors given, at step 0; whoever runs the graph looks at their values."""
 
-    def __init__(self, own: TracedAdaptation, batches: Mapping[Place, Any]) -> None:
+    def __init__(self, own: TracedAdaptation, batches: Mapping[BatchPlace, Any]) -> None:
         super().__init__(own.learner, own.rule, own.tasks, own.keys)
         self._given = batches
 

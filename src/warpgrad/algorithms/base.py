@@ -9,10 +9,10 @@ from torch import Tensor
 
 from warpgrad.adaptation.base import check_steps
 from warpgrad.adaptation.trajectory import Segment
-from warpgrad.algorithms.engines import Engine, EngineChoice
+from warpgrad.algorithms.backend import Backend, BackendName
 from warpgrad.algorithms.method import MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import WarpgradError, choice, integer
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 
@@ -73,7 +73,7 @@ class Algorithm(ABC):
         steps: int,
         tasks: int,
         reduction: Reduction = "mean",
-        engine: Engine = "auto",
+        backend: BackendName = "auto",
         chunk: int = 64,
     ) -> None:
         """
@@ -81,17 +81,16 @@ class Algorithm(ABC):
             steps: K, adaptation steps per task; a task's own `steps` goes before it.
             tasks: Tasks per meta-step.
             reduction: Whether g_φ is the mean or the sum over the (task, step) samples of one update.
-            engine: How tasks are evaluated, see `warpgrad.algorithms.engines.Engine`: `loop` takes one at a time (the
-                reference), `batched` stacks them, `traced` also traces the steps of a stack, and `auto` is `traced`
-                where that is known to win and was checked once, otherwise `loop`.
+            backend: How tasks are evaluated: `loop` takes one at a time (the reference), `batched` stacks them,
+                `traced` also traces the steps of a stack, and `auto` is `traced` where that is known to win and was
+                checked once, otherwise `loop`.
             chunk: At most this many tasks or points are stacked at once; bounds memory.
         """
         self.steps = check_steps(steps)
-        refuse_if(tasks < 1, f"tasks={tasks}: a meta-step needs at least 1 task.")
-        refuse_if(chunk < 1, f"chunk={chunk}: at least 1 task must be evaluated at once.")
-        refuse_if(reduction not in ("mean", "sum"), f"reduction={reduction!r} is unknown; choose mean or sum.")
-        self.tasks, self.reduction = tasks, reduction
-        self.engine = EngineChoice(engine, chunk)
+        self.tasks = integer(tasks, "tasks", at_least=1)
+        choice(reduction, "reduction", ("mean", "sum"))
+        self.reduction = reduction
+        self.backend = Backend(backend, integer(chunk, "chunk", at_least=1))
 
     @abstractmethod
     def meta_step(

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
+from warpgrad.algorithms.backend import BackendName
 from warpgrad.algorithms.base import Algorithm, Trace
-from warpgrad.algorithms.engines import Engine
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.errors import refuse_if
+from warpgrad.errors import integer
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 
@@ -35,13 +35,12 @@ class Continual(Algorithm):
         tasks: int,
         batches: int,
         reduction: Reduction = "mean",
-        engine: Engine = "auto",
+        backend: BackendName = "auto",
         chunk: int = 64,
     ) -> None:
         """`batches` is η; the rest as in `Algorithm`."""
-        super().__init__(steps=1, tasks=tasks, reduction=reduction, engine=engine, chunk=chunk)
-        refuse_if(batches < 1, f"batches={batches}: φ must be updated after at least 1 batch.")
-        self.batches = batches
+        super().__init__(steps=1, tasks=tasks, reduction=reduction, backend=backend, chunk=chunk)
+        self.batches = integer(batches, "batches", at_least=1)
         self._meta = MetaGradient()
         self._since_update = 0
 
@@ -57,7 +56,7 @@ class Continual(Algorithm):
         # What earlier batches left is the same on all ranks, and must be added up once.
         meta, trace = self._meta if ranks.first else MetaGradient(), Trace()
         mine = ranks.share(len(tasks))
-        for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine]):
+        for adaptation in self.backend.adaptations(method, tasks[mine], keys[mine]):
             (segment,) = method.trajectory(adaptation, 1)
             meta.add_sample(segment.sample, adaptation.size)
             meta.add_start(segment.theta0, adaptation)

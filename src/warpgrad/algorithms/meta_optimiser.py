@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,8 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from warpgrad.algorithms.method import GROUPS, Method, ParameterGroup
-from warpgrad.arguments import expect, real
-from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.errors import NonFiniteError, WarpgradError, expect, function, real
 from warpgrad.tensors import Tensors
 
 OptimiserFactory = Callable[[Iterable[Tensor]], Optimizer]
@@ -22,6 +21,9 @@ OptimiserFactory = Callable[[Iterable[Tensor]], Optimizer]
 
 ScheduleFactory = Callable[[Optimizer], LRScheduler]
 """E.g. `partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=1000)`; stepped once per meta-step."""
+
+
+K = TypeVar("K", Optimizer, LRScheduler)
 
 
 class MetaOptimiser:
@@ -50,6 +52,7 @@ class MetaOptimiser:
             clip: Largest norm of a group's meta-gradient, for all groups or per group.
             schedule: A learning-rate schedule for every optimiser.
         """
+        expect(method, Method, "method", "Method(learner, SGD(0.1), Exact())")
         factories = optimiser if isinstance(optimiser, Mapping) else dict.fromkeys(GROUPS, optimiser)
         unknown = [group for group in factories if group not in GROUPS]
         if unknown:
@@ -62,15 +65,13 @@ class MetaOptimiser:
             if bound is not None:
                 real(bound, "clip", above=0)
         self.optimisers: dict[ParameterGroup, Optimizer] = {
-            group: factories[group](list(parameters.values()))
+            group: _made(factories[group], list(parameters.values()), "optimiser", Optimizer)
             for group, parameters in self.parameters.items()
             if parameters and group in factories
         }
-        for one in self.optimisers.values():
-            expect(one, Optimizer, "what optimiser= makes", "torch.optim.Adam(parameters, lr=1e-3)")
-        self.schedules = [schedule(item) for item in self.optimisers.values()] if schedule else []
-        for made in self.schedules:
-            expect(made, LRScheduler, "what schedule= makes", "torch.optim.lr_scheduler.StepLR(optimiser, 100)")
+        self.schedules: list[LRScheduler] = []
+        if schedule is not None:
+            self.schedules = [_made(schedule, item, "schedule", LRScheduler) for item in self.optimisers.values()]
         self._norms: dict[ParameterGroup, list[float]] = {}
 
     def __call__(self, group: ParameterGroup, gradient: Tensors) -> None:
@@ -120,6 +121,24 @@ class MetaOptimiser:
             item.load_state_dict(state["optimisers"][group])
         for schedule, own in zip(self.schedules, state["schedules"], strict=True):
             schedule.load_state_dict(own)
+
+
+_EXAMPLES = {
+    "optimiser": "partial(torch.optim.Adam, lr=1e-3)",
+    "schedule": "partial(torch.optim.lr_scheduler.StepLR, step_size=100)",
+}
+
+
+def _made(factory: Callable[[Any], K], given: Any, argument: str, kind: type[K]) -> K:
+    """What a factory of the user's makes of parameters or of an optimiser."""
+    example = _EXAMPLES[argument]
+    try:
+        made = function(factory, argument, example)(given)
+    except (TypeError, ValueError) as error:
+        raise WarpgradError(f"{argument}= makes none ({error}): pass what does, e.g. {example}.") from error
+    expect(made, kind, f"what {argument}= makes", example)
+    checked: K = made
+    return checked
 
 
 def _watched(record: Mapping[str, float]) -> float:

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from warpgrad.adaptation.base import Adaptation
 from warpgrad.adaptation.trajectory import ObjectiveStep, ThetaGradient, Trajectory
 from warpgrad.algorithms.ranks import Ranks, all_reduce
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import WarpgradError, expect, real
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.initialisers.points import Fixed
 from warpgrad.model.learner import Learner
@@ -52,8 +52,12 @@ class Method:
     """λ."""
 
     def __post_init__(self) -> None:
-        refuse_if(self.weight < 0, f"weight={self.weight}: λ, the weight of the initialisation objective, must be ≥ 0.")
+        expect(self.learner, Learner, "learner", "Learner(model, warp=...)")
+        expect(self.rule, Rule, "rule", "SGD(0.1)")
+        expect(self.initialiser, Initialiser, "initialiser", "Leap()")
+        self.weight = real(self.weight, "weight", at_least=0)
         if self.objective is not None:
+            expect(self.objective, Objective, "objective", "Exact()")
             self.objective.check(self.learner, self.rule)
         self.rule.prepare(self.learner.theta0)
         self.initialiser.prepare(self.learner)

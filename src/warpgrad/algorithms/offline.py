@@ -9,12 +9,12 @@ import torch
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.adaptation.trajectory import ThetaGradient, Trajectory
+from warpgrad.algorithms.backend import BackendName
 from warpgrad.algorithms.base import Algorithm, Trace
-from warpgrad.algorithms.engines import Engine
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.algorithms.replay import ReplayBudget, ReplayBuffer, ReplayEntry, Shares
-from warpgrad.errors import refuse_if
+from warpgrad.errors import expect, flag, integer, real, require
 from warpgrad.keys import fold, generator
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors, select
@@ -50,7 +50,7 @@ class Offline(Algorithm):
         include_last: bool = False,
         budget: ReplayBudget | None = None,
         reduction: Reduction = "mean",
-        engine: Engine = "auto",
+        backend: BackendName = "auto",
         chunk: int = 64,
     ) -> None:
         """
@@ -62,18 +62,20 @@ class Offline(Algorithm):
             include_last: Add θ_K to the points θ_0 … θ_{K−1}.
             budget: Bytes the replay buffer may take, and where.
         """
-        super().__init__(steps=steps, tasks=tasks, reduction=reduction, engine=engine, chunk=chunk)
-        refuse_if(samples is not None and samples < 1, f"samples={samples}: an update of φ needs at least 1 sample.")
-        refuse_if(
-            not 0 < share <= 1, f"share={share}: the part of the points that is replayed lies above 0 and up to 1."
-        )
-        refuse_if(
-            interleave and share < 1,
+        super().__init__(steps=steps, tasks=tasks, reduction=reduction, backend=backend, chunk=chunk)
+        if samples is not None:
+            integer(samples, "samples", at_least=1)
+        share = real(share, "share")
+        require(0 < share <= 1, f"share={share}: the part of the points that is replayed lies above 0 and up to 1.")
+        require(
+            not flag(interleave, "interleave") or share == 1,
             "interleave=True takes the gradient of θ0 from all points: leave share= at 1, or update θ0 once per "
             "meta-step with interleave=False.",
         )
         self.samples, self.share, self.interleave = samples, share, interleave
-        self.include_last = include_last
+        self.include_last = flag(include_last, "include_last")
+        if budget is not None:
+            expect(budget, ReplayBudget, "budget", "ReplayBudget(memory=2**30)")
         self.budget = budget or ReplayBudget()
 
     def meta_step(
@@ -93,7 +95,7 @@ class Offline(Algorithm):
         buffer = ReplayBuffer(points + shares.incoming, self.budget, method.learner.device)
         try:
             first = mine.start
-            for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine]):
+            for adaptation in self.backend.adaptations(method, tasks[mine], keys[mine]):
                 self._collect(method, adaptation, first, buffer, shares, meta, trace)
                 first += adaptation.size
             shares.exchange(buffer)
@@ -168,7 +170,7 @@ class Offline(Algorithm):
         own_keys = [keys[entry.task] for entry in entries]
         if method.objective is not None:
             begin = 0
-            for adaptation in self.engine.adaptations(method, own_tasks, own_keys):
+            for adaptation in self.backend.adaptations(method, own_tasks, own_keys):
                 points = [entry.point for entry in entries[begin : begin + adaptation.size]]
                 begin += adaptation.size
                 stacked = adaptation.stack(points) if isinstance(adaptation, BatchedAdaptation) else points[0]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from warpgrad.algorithms.backend import BackendName
 from warpgrad.algorithms.base import Algorithm, Trace
-from warpgrad.algorithms.engines import Engine
 from warpgrad.algorithms.method import GROUPS, MetaGradient, MetaUpdate, Method, Reduction
 from warpgrad.algorithms.ranks import ALONE, Ranks
+from warpgrad.errors import flag
 from warpgrad.tasks.base import Task
 
 
@@ -26,15 +27,15 @@ class Online(Algorithm):
         tasks: int,
         include_last: bool = False,
         reduction: Reduction = "mean",
-        engine: Engine = "auto",
+        backend: BackendName = "auto",
         chunk: int = 64,
     ) -> None:
         """
         Args:
             include_last: Add θ_K to the points θ_0 … θ_{K−1} that judge the warp.
         """
-        super().__init__(steps=steps, tasks=tasks, reduction=reduction, engine=engine, chunk=chunk)
-        self.include_last = include_last
+        super().__init__(steps=steps, tasks=tasks, reduction=reduction, backend=backend, chunk=chunk)
+        self.include_last = flag(include_last, "include_last")
 
     def meta_step(
         self,
@@ -46,7 +47,7 @@ class Online(Algorithm):
     ) -> dict[str, float]:
         meta, trace = MetaGradient(), Trace()
         mine = ranks.share(len(tasks))
-        for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine]):
+        for adaptation in self.backend.adaptations(method, tasks[mine], keys[mine]):
             trajectory = method.trajectory(adaptation, self.steps_of(adaptation.task))
             start = None if method.objective is None else method.objective.at_start(adaptation, trajectory.start)
             if start is not None:

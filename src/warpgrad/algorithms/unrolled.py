@@ -43,7 +43,7 @@ class Unrolled(Algorithm):
             )
         meta, trace = MetaGradient(), Trace()
         mine = ranks.share(len(tasks))
-        for adaptation in self.engine.adaptations(method, tasks[mine], keys[mine]):
+        for adaptation in self.backend.adaptations(method, tasks[mine], keys[mine]):
             start = adaptation.start()
             step = adaptation.compute(UnrolledObjective(self.steps_of(adaptation.task)), start)
             meta.add_sample(step, adaptation.size)

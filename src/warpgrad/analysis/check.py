@@ -22,8 +22,7 @@ from torch import Tensor
 
 from warpgrad.adaptation.adapt import check_parts
 from warpgrad.adaptation.base import Adaptation, Point
-from warpgrad.arguments import expect
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, expect
 from warpgrad.keys import fold, generator, isolated_rng
 from warpgrad.model.learner import Forward, Learner
 from warpgrad.model.surroundings import copyable
@@ -40,7 +39,7 @@ TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
-class Comparison:
+class GradientComparison:
     """One gradient along one direction."""
 
     of: str
@@ -55,7 +54,7 @@ class Comparison:
 class CheckReport:
     """What `check` found; it raises where an error is above `tolerance`, so a report is a good one."""
 
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[GradientComparison, ...]
     tolerance: float = TOLERANCE
 
     def __str__(self) -> str:
@@ -112,7 +111,7 @@ def check(
     return CheckReport(tuple(found))
 
 
-def _inner(adaptation: Adaptation, point: Point) -> Comparison:
+def _inner(adaptation: Adaptation, point: Point) -> GradientComparison:
     inner = adaptation.inner(point)
 
     def loss(theta: Tensors) -> Tensor:
@@ -121,7 +120,7 @@ def _inner(adaptation: Adaptation, point: Point) -> Comparison:
     return _compared("gradient of the task loss for θ", inner.gradient, point.theta, loss, adaptation.key)
 
 
-def _objective(adaptation: Adaptation, objective: Objective, point: Point) -> list[Comparison]:
+def _objective(adaptation: Adaptation, objective: Objective, point: Point) -> list[GradientComparison]:
     learner, rule = adaptation.learner, adaptation.rule
     sample = adaptation.compute(objective, point)
     after = sample.transition.after
@@ -140,7 +139,7 @@ def _objective(adaptation: Adaptation, objective: Objective, point: Point) -> li
     ]
 
 
-def _unrolled(adaptation: Adaptation, steps: int) -> list[Comparison]:
+def _unrolled(adaptation: Adaptation, steps: int) -> list[GradientComparison]:
     learner, rule, through = adaptation.learner, adaptation.rule, UnrolledObjective(steps)
     start = adaptation.start()
     step = adaptation.compute(through, start)
@@ -162,7 +161,7 @@ def _unrolled(adaptation: Adaptation, steps: int) -> list[Comparison]:
 
 def _in_place(
     of: str, gradient: Tensors, parameters: Mapping[str, Tensor], loss: Callable[[], Tensor], key: int
-) -> list[Comparison]:
+) -> list[GradientComparison]:
     """The comparison for parameters that the loss finds where they are, moved and put back."""
     if not gradient:
         return []
@@ -185,7 +184,7 @@ def _in_place(
 
 def _compared(
     of: str, gradient: Mapping[str, Tensor], at: Mapping[str, Tensor], loss: Callable[[Tensors], Tensor], key: int
-) -> Comparison:
+) -> GradientComparison:
     draw = generator(fold(key, "direction", of))
     direction = {
         name: torch.randn(value.shape, generator=draw, dtype=torch.float64).to(value)
@@ -193,7 +192,7 @@ def _compared(
     }
     slope = float(sum((gradient[name] * direction[name]).sum() for name in gradient))
     norm = float(sum(value.square().sum() for value in gradient.values())) ** 0.5
-    best = Comparison(of, slope, float("nan"), float("inf"))
+    best = GradientComparison(of, slope, float("nan"), float("inf"))
     for step in STEPS:
         above, below = (
             float(loss({name: at[name] + sign * step * direction[name] for name in gradient}).detach())
@@ -203,7 +202,7 @@ def _compared(
         size = max(abs(slope), abs(difference), 1e-3 * norm, 1e-12)
         error = abs(slope - difference) / size
         if error < best.error:
-            best = Comparison(of, slope, difference, error)
+            best = GradientComparison(of, slope, difference, error)
     return best
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from warpgrad.adaptation.base import Point
 from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.adaptation.trajectory import Stepper, Trajectory
-from warpgrad.errors import refuse_if, require
+from warpgrad.errors import require
 from warpgrad.model.learner import Learner
 from warpgrad.rules import Rule
 from warpgrad.tasks.continual import ContinualTask, per_subtask, predictions
@@ -79,7 +79,7 @@ def learning_curves(
         every: Steps between scores; none but at the ends of sub-tasks if None.
         around: Makes a stepper of the adaptation, for a baseline that changes its steps.
     """
-    refuse_if(not tasks, "learning_curves(...) needs at least one task.")
+    require(tasks, "learning_curves(...) needs at least one task.")
     n, total = tasks[0].steps_per_subtask, tasks[0].steps
     steps = [k for k in range(total + 1) if k % n == 0 or (every is not None and k % every == 0)]
     chunks = []

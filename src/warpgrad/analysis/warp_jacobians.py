@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from warpgrad.adaptation.base import Adaptation
 from warpgrad.adaptation.trajectory import Trajectory
-from warpgrad.errors import WarpgradError, refuse_if, require
+from warpgrad.errors import WarpgradError, require
 from warpgrad.keys import isolated_rng
 from warpgrad.model.learner import Learner
 from warpgrad.rules.base import Rule
@@ -85,7 +85,7 @@ def warp_jacobians_along(
         >>> [k for k, _ in analysis.warp_jacobians_along(learner, wg.SGD(0.1), task, steps=4, every=2)]
         [0, 2]
     """
-    refuse_if(every < 1, f"every={every}: look at the warp after at least 1 step.")
+    require(every >= 1, f"every={every}: look at the warp after at least 1 step.")
     trajectory = Trajectory(Adaptation(learner, rule, task, key), steps)
     for k in range(steps):
         # Entered anew for every step, so that the caller's random state is its own between them.

@@ -23,7 +23,7 @@ from torch.func import jacrev, vmap
 
 from warpgrad.adaptation.base import Adaptation, Point, Transition
 from warpgrad.baselines.kfac import Likelihood
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import WarpgradError, require
 from warpgrad.rules import SGD
 from warpgrad.tensors import Tensors, detached
 
@@ -83,12 +83,12 @@ class OnlineEWC:
         rule = adaptation.rule
         if not isinstance(rule, SGD) or rule.momentum or rule.weight_decay or rule.meta:
             raise WarpgradError("OnlineEWC takes plain gradient steps: give it SGD(lr) and nothing else.")
-        refuse_if(
-            strength < 0 or not 0 <= decay <= 1,
+        require(
+            strength >= 0 and 0 <= decay <= 1,
             f"OnlineEWC(strength={strength}, decay={decay}): λ must be ≥ 0 and γ within [0, 1].",
         )
-        refuse_if(
-            likelihood not in ("gaussian", "categorical"),
+        require(
+            likelihood in ("gaussian", "categorical"),
             f"likelihood={likelihood!r} is unknown; choose gaussian or categorical.",
         )
         self.adaptation = adaptation

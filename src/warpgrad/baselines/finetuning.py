@@ -16,7 +16,7 @@ from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.algorithms.method import MetaUpdate, Method
 from warpgrad.algorithms.ranks import ALONE, Ranks, all_reduce
-from warpgrad.errors import refuse_if, require
+from warpgrad.errors import require
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Batch, Task
 from warpgrad.tensors import Accumulator, Tensors
@@ -38,8 +38,8 @@ class MultiHeaded(nn.Module):
         self.body = body
         self.heads = nn.ModuleList(heads)
         owned = [id(parameter) for head in self.heads for parameter in head.parameters()]
-        refuse_if(
-            not owned or len(set(owned)) < len(owned),
+        require(
+            owned and len(set(owned)) == len(owned),
             "every task needs a head of its own: give MultiHeaded separate modules.",
         )
 

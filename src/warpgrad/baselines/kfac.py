@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from warpgrad.adaptation.base import Adaptation, Inner, Point, Transition
-from warpgrad.errors import WarpgradError, refuse_if, require
+from warpgrad.errors import WarpgradError, require
 from warpgrad.keys import generator
 from warpgrad.model.learner import Learner
 from warpgrad.rules import SGD
@@ -57,13 +57,13 @@ class KFAC:
     """Largest α² ∇ᵀF⁻¹∇, about twice the KL divergence of a step; longer steps are shortened. None never does."""
 
     def __post_init__(self) -> None:
-        refuse_if(
-            self.damping < 0 or not 0 <= self.decay < 1 or (self.clip is not None and self.clip <= 0),
+        require(
+            self.damping >= 0 and 0 <= self.decay < 1 and (self.clip is None or self.clip > 0),
             f"KFAC(damping={self.damping}, decay={self.decay}, clip={self.clip}): damping is at least 0, decay at "
             "least 0 and below 1, clip above 0 or None.",
         )
-        refuse_if(
-            min(self.estimate_every, self.invert_every) < 1,
+        require(
+            min(self.estimate_every, self.invert_every) >= 1,
             "KFAC: estimate_every and invert_every are at least 1 step.",
         )
 

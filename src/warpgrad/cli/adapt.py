@@ -13,7 +13,7 @@ from warpgrad.cli.run import run_config
 from warpgrad.errors import require
 
 
-def adapt(
+def adapt_command(
     *,
     run: Annotated[Positional[Path], arg(metavar="RUN")],
     data: Path,

@@ -46,7 +46,9 @@ PUBLIC = {
 """The public data sets that can be prepared."""
 
 
-def prepare_omniglot(*, name: str, source: Path | None = None, out: Path | None = None, download: bool = False) -> None:
+def prepare_omniglot_command(
+    *, name: str, source: Path | None = None, out: Path | None = None, download: bool = False
+) -> None:
     """Prepare Omniglot.
 
     Args:
@@ -65,7 +67,7 @@ def prepare_omniglot(*, name: str, source: Path | None = None, out: Path | None 
     _print_summary(make(source, destination, progress=_lines("characters prepared")))
 
 
-def prepare_public(*, name: str, source: Path | None = None, out: Path | None = None) -> None:
+def prepare_public_command(*, name: str, source: Path | None = None, out: Path | None = None) -> None:
     """Prepare a published data set.
 
     Args:
@@ -82,7 +84,7 @@ def prepare_public(*, name: str, source: Path | None = None, out: Path | None = 
     _print_summary(makers[name](source, _destination(out, name), progress=_lines("classes prepared")))
 
 
-def prepare_folder(
+def prepare_folder_command(
     *,
     source: Path,
     name: str | None = None,
@@ -114,7 +116,7 @@ def prepare_folder(
     _print_summary(store)
 
 
-def prepare_clinc(*, source: Path | None = None, out: Path | None = None) -> None:
+def prepare_clinc_command(*, source: Path | None = None, out: Path | None = None) -> None:
     """Prepare CLINC150: sentences of 150 intents in 10 domains.
 
     Example: warpgrad data prepare clinc150 --source DIR
@@ -126,7 +128,7 @@ def prepare_clinc(*, source: Path | None = None, out: Path | None = None) -> Non
     _print_text(sets.prepare_clinc(source, out or STORES / CLINC))
 
 
-def prepare_text(
+def prepare_text_command(
     *,
     source: Path,
     text_field: str = "text",
@@ -163,7 +165,7 @@ def _destination(out: Path | None, name: str) -> Path:
     return destination
 
 
-def draw(*, out: Path = STORES / DRAWN, seed: int = 0, alphabets: int = 50) -> None:
+def draw_command(*, out: Path = STORES / DRAWN, seed: int = 0, alphabets: int = 50) -> None:
     """Draw a data set of invented alphabets, which stands in where nothing is prepared.
 
     Example: warpgrad data draw --seed 1
@@ -176,7 +178,7 @@ def draw(*, out: Path = STORES / DRAWN, seed: int = 0, alphabets: int = 50) -> N
     _print_summary(sets.prepare_drawn(out, seed, alphabets=alphabets, progress=_lines("alphabets drawn")))
 
 
-def montage(
+def montage_command(
     *,
     data: Annotated[str | None, arg(metavar="NAME|DIR")] = None,
     group: Annotated[str | None, arg(aliases=["--alphabet"])] = None,

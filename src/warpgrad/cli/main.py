@@ -84,48 +84,53 @@ def _commands(words: Sequence[str]) -> dict[str, Any]:
 
     The words are needed because a preset, a file or a run gives the options their defaults.
     """
-    from warpgrad.cli import adapt, data, report, run, sweep, verify
+    from warpgrad.cli import adapt, data, own_run, report, run, sweep, verify
     from warpgrad.data.prepared import CLINC, OMNIGLOT
 
     runs, sweeps = {}, {}
     for name, declared in DECLARATIONS.items():
         given = tuple(words[2:]) if words[1:2] == [name] else ()
         settings = run.initial_settings(declared, given)
-        runs[name] = _about(declared.summary, f"run {name}"), _command(run.run, settings, declared=declared)
-        searching = _command(sweep.sweep, settings, declared=declared, words=given)
+        runs[name] = _about(declared.summary, f"run {name}"), _command(run.run_command, settings, declared=declared)
+        searching = _command(sweep.sweep_command, settings, declared=declared, words=given)
         sweeps[name] = _about(declared.summary, f"sweep {name} --trials 50"), searching
     prepare = {
         name: (
             _about(about, f"data prepare {name}"),
-            _command(data.prepare_omniglot if name.startswith(OMNIGLOT) else data.prepare_public, name=name),
+            _command(
+                data.prepare_omniglot_command if name.startswith(OMNIGLOT) else data.prepare_public_command, name=name
+            ),
         )
         for name, about in data.PUBLIC.items()
     }
     own = {
-        "folder": _command(data.prepare_folder),
-        CLINC: _command(data.prepare_clinc),
-        "text": _command(data.prepare_text),
+        "folder": _command(data.prepare_folder_command),
+        CLINC: _command(data.prepare_clinc_command),
+        "text": _command(data.prepare_text_command),
     }
     named = words[:1] == ["evaluate"] and len(words) > 1 and not words[1].startswith("-")
-    tested, kept = run.run_config(Path(words[1])) if named else (None, None)
+    users = named and not run.of_experiment(Path(words[1]))
+    tested, kept = run.run_config(Path(words[1])) if named and not users else (None, None)
     return {
-        "list": _command(run.list_experiments),
+        "list": _command(run.list_command),
         "run": (run.RUN, runs),
-        "evaluate": _command(run.evaluate, kept, declared=tested),
-        "adapt": _command(adapt.adapt),
-        "report": _command(report.report),
-        "reproduce": _command(report.reproduce),
+        "evaluate": _command(own_run.evaluate_own_command)
+        if users
+        else _command(run.evaluate_command, kept, declared=tested),
+        "adapt": _command(adapt.adapt_command),
+        "report": _command(report.report_command),
+        "reproduce": _command(report.reproduce_command),
         "sweep": (sweep.SWEEP, sweeps),
         "data": (
             data.DATA,
             {
                 "prepare": (data.PREPARE, {**prepare, **own}),
-                "draw": _command(data.draw),
-                "montage": _command(data.montage),
+                "draw": _command(data.draw_command),
+                "montage": _command(data.montage_command),
             },
         ),
-        "verify": _command(verify.verify),
-        "demo": _command(report.demo),
+        "verify": _command(verify.verify_command),
+        "demo": _command(report.demo_command),
     }
 
 

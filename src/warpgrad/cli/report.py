@@ -14,7 +14,7 @@ from warpgrad.experiments import Group, find_experiment, find_table
 from warpgrad.io import read_object
 
 
-def report(
+def report_command(
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...")], *, out: Path = Path("report.html")
 ) -> None:
     """Write one self-contained HTML page about some runs.
@@ -29,16 +29,16 @@ def report(
     # Runs of a user's own program are of no experiment, and have the page that takes any.
     names = {run_config(path)[0].name if of_experiment(path) else None for path in runs}
     if len(names) > 1 or None in names:
-        from warpgrad.report import load_run, run_page
+        from warpgrad.report import read_run, run_page
 
-        page = run_page([load_run(path) for path in runs])
+        page = run_page([read_run(path) for path in runs])
     else:
         experiment = find_experiment(next(name for name in names if name))
         page = experiment.page(_groups(runs), f"{experiment.name}: {experiment.summary}")
     print(printable(page.write(out)))
 
 
-def reproduce(
+def reproduce_command(
     table: Annotated[Positional[str], arg(metavar="TABLE")],
     *,
     preset: str | None = None,
@@ -87,7 +87,7 @@ def reproduce(
     print(f"page: {printable(index)}")
 
 
-def demo(*, seeds: int = 4, workers: int = 2, out: Path = Path("runs/demo")) -> None:
+def demo_command(*, seeds: int = 4, workers: int = 2, out: Path = Path("runs/demo")) -> None:
     """Run two experiments end to end, in a few minutes: synthetic surfaces as in the paper, and drawn alphabets.
 
     Example: warpgrad demo --workers 2
@@ -97,13 +97,13 @@ def demo(*, seeds: int = 4, workers: int = 2, out: Path = Path("runs/demo")) -> 
         workers: The number of processes, of one thread each.
         out: Where the runs and the pages go.
     """
-    reproduce("synthetic", seeds=seeds, workers=workers, out=out)
-    reproduce("omniglot-demo", seeds=max(1, seeds // 2), workers=workers, out=out)
+    reproduce_command("synthetic", seeds=seeds, workers=workers, out=out)
+    reproduce_command("omniglot-demo", seeds=max(1, seeds // 2), workers=workers, out=out)
 
 
 def _groups(paths: tuple[Path, ...]) -> list[Group]:
     """Runs that differ in nothing but the seed, together."""
-    from warpgrad.report.runs import load_run
+    from warpgrad.report.runs import read_run
 
     found: dict[str, list[Path]] = {}
     for path in paths:
@@ -111,7 +111,7 @@ def _groups(paths: tuple[Path, ...]) -> list[Group]:
         found.setdefault(json.dumps(config, sort_keys=True), []).append(path)
     groups = []
     for members in found.values():
-        runs = tuple(load_run(path) for path in members)
+        runs = tuple(read_run(path) for path in members)
         evaluations = tuple(read_object(path / "evaluation.json") for path in members)
         groups.append(Group(f"{runs[0].method}, {runs[0].preset}", runs, evaluations))
     return groups

@@ -20,7 +20,7 @@ RUN = """Meta-train and evaluate; the same command again goes on where it stoppe
 Example: warpgrad run synthetic --preset small --seed 3"""
 
 
-def list_experiments() -> None:
+def list_command() -> None:
     """List the experiments with their methods, presets and tables.
 
     Example: warpgrad list
@@ -33,7 +33,7 @@ def list_experiments() -> None:
             print(f"  table {table.name}: {table.title}; {len(table.rows)} rows × {table.seeds} seeds")
 
 
-def run(
+def run_command(
     settings: Config,
     *,
     declared: Declaration[Any],
@@ -90,11 +90,11 @@ def run(
         f"{experiment.name}, {checked.method}, preset {checked.preset}, seed {checked.seed}: "
         f"{summary['steps']} meta-steps"
     )
-    _print_metrics(summary["metrics"])
+    print_metrics(summary["metrics"])
     print(f"run directory: {printable(directory)}")
 
 
-def evaluate(
+def evaluate_command(
     settings: Config | None = None,
     *,
     run: Annotated[Positional[Path], arg(metavar="RUN")],
@@ -123,23 +123,24 @@ def evaluate(
     changed = experiment.check(settings)
     if changed == run_config(run)[1] and threads == own and out is None:
         with reserved(run):
-            result = runner.evaluate(experiment, changed, run)
+            result = runner.evaluate_run(experiment, changed, run)
     else:
         runner.check_device(changed.device)
         result = experiment.evaluate(changed, run)
         if out is not None:
-            write_json(out, {"config": runner.settings(experiment, changed), **result})
-    _print_metrics(result["metrics"])
+            write_json(out, {"config": runner.stored_settings(experiment, changed), **result})
+    print_metrics(result["metrics"])
 
 
 def initial_settings(declared: Declaration[Any], words: Sequence[str]) -> Config:
-    """What the options of a command line change: the preset it names, changed by the file it names."""
-    # tyro reads both again; but they decide the defaults, which it needs before it reads anything.
+    """What the options of a command line change: the preset of the method it names, changed by the file it names."""
+    # tyro reads all three again; but they decide the defaults, which it needs before it reads anything.
     flat = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
     named = dict(pairwise(flat))
     changes = read_settings(Path(named["--config"]), declared) if "--config" in named else {}
     preset = named.get("--preset") or changes.get("preset") or next(iter(declared.presets))
-    settings: Config = dataclasses.replace(declared.preset(preset), **{**changes, "preset": preset})
+    method = named.get("--method") or changes.get("method")
+    settings: Config = dataclasses.replace(declared.preset(preset, method), **{**changes, "preset": preset})
     return settings
 
 
@@ -153,9 +154,8 @@ def run_config(directory: Path) -> tuple[Declaration[Any], Any]:
     kept = read_object(directory / "config.json")
     require(
         of_experiment(directory),
-        f"{directory} names no experiment: a program of your own made it with meta_train(run=...), and only there its "
-        f"model and tasks are known; load it there with wg.load_run({str(directory)!r}, learner), and score it with "
-        "wg.score(...). 'warpgrad report' takes it as it is.",
+        f"{directory} is a run of no experiment: a program of your own made it with meta_train(run=...), and only "
+        f"there its model and tasks are known; load it there with wg.load_run({str(directory)!r}, learner).",
     )
     experiment = find_declaration(kept["experiment"])
     preset = next(iter(experiment.presets.values()))
@@ -181,7 +181,8 @@ def _set_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _print_metrics(metrics: dict[str, float]) -> None:
+def print_metrics(metrics: dict[str, float]) -> None:
+    """Named numbers on the terminal, a line each."""
     width = max(len(name) for name in metrics)
     for name, value in metrics.items():
         print(f"  {printable(name):<{width}}  {value if isinstance(value, int) else format(value, '.4g')}")

@@ -35,7 +35,7 @@ SWEEP = """Search for settings on the validation split; the same command again g
 Example: warpgrad sweep omniglot --preset small --method leap --trials 50 --workers 2"""
 
 
-def sweep(
+def sweep_command(
     settings: Config,
     *,
     declared: Declaration[Any],
@@ -118,7 +118,7 @@ def _say(line: str) -> None:
 
 def _conclude(plan: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths, command: str) -> None:
     """The best trials on the terminal, on a page, and the best one in a file."""
-    from warpgrad.sweep.page import build_page  # needs matplotlib, which is slow to import
+    from warpgrad.sweep.page import study_page  # needs matplotlib, which is slow to import
 
     complete = plan.ranked(trials)
     if not complete:
@@ -126,7 +126,7 @@ def _conclude(plan: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths, co
         reason = next(errors, "they are still running")
         raise WarpgradError(f"none of {len(trials)} trials is complete ({reason}); search smaller values.")
     write_json(places.best, best_settings(plan, complete[0]))
-    build_page(plan, trials, places, command).write(places.page)
+    study_page(plan, trials, places, command).write(places.page)
     print_rows(*lines(plan, trials), f"{plan.experiment.name}, {plan.config.method}: {summary(trials)}")
     tell(f"page: {places.page}")
     tell(f"best settings: warpgrad run {plan.experiment.name} --config {places.best}")

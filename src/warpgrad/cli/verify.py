@@ -13,7 +13,7 @@ from warpgrad.errors import WarpgradError, printable, require
 from warpgrad.io import JSON_BYTES, SEAL, DamagedError, read_bytes, read_object, reason
 
 
-def verify(paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN|DATA...")]) -> None:
+def verify_command(paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN|DATA...")]) -> None:
     """Compare every byte of runs and prepared data sets with their checksums; exit code 2 where one is not whole.
 
     Example: warpgrad verify runs/synthetic/* data/omniglot
@@ -54,7 +54,7 @@ def run_parts(path: Path) -> Iterator[str]:
             sealed = SEAL in json.loads(read_bytes(path / name, JSON_BYTES))
             yield name if sealed else f"{name} has no checksum"
     saved = saved_checkpoints(path)
-    states = [checkpoint.load(file) for file in saved]
+    states = [checkpoint.read_checkpoint(file) for file in saved]
     for file, state in zip(saved, states, strict=True):
         if file.name != f"step-{state.get('step', -1):08d}.safetensors":
             raise DamagedError(f"checkpoint {file} is damaged (it is not of the meta-step in its name).")

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from warpgrad.errors import require
-from warpgrad.experiments.base import Config, Declaration, Execution, Experiment, Group, Row, Table
+from warpgrad.experiments.base import Config, Declaration, Execution, Experiment, Group, Row, RunTable
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ def find_experiment(name: str) -> Experiment[Any]:
     return _find(name, EXPERIMENTS)
 
 
-def find_table(name: str) -> Table:
+def find_table(name: str) -> RunTable:
     """A table of the paper or of ours, whichever experiment declares it."""
     tables = {table.name: table for declared in DECLARATIONS.values() for table in declared.tables}
     return _find(name, tables, "table")
@@ -83,7 +83,7 @@ __all__ = [
     "Experiment",
     "Group",
     "Row",
-    "Table",
+    "RunTable",
     "find_declaration",
     "find_experiment",
     "find_table",

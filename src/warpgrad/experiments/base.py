@@ -110,7 +110,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class RunTable:
     """A declared set of runs: rows × seeds, at one preset. `warpgrad reproduce NAME` runs and builds it."""
 
     name: str
@@ -171,16 +171,20 @@ class Declaration(Generic[C]):
     summary: str
     methods: tuple[str, ...]
     presets: Mapping[str, C]
-    tables: tuple[Table, ...] = ()
+    tables: tuple[RunTable, ...] = ()
     spaces: Spaces = dataclasses.field(default_factory=dict)
     """Method -> setting -> what `warpgrad sweep` chooses it from."""
     sweep_metric: str = "accuracy"
     """What a sweep judges trials by, if nobody says."""
+    searched: Mapping[str, Mapping[str, Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
+    """Preset -> method -> the settings of its own that won a search on validation tasks."""
 
-    def preset(self, name: str) -> C:
-        """The settings that a preset stands for."""
+    def preset(self, name: str, method: str | None = None) -> C:
+        """The settings that a preset stands for, for one of the methods or for the one that it names itself."""
         require(name in self.presets, f"{self.name} has no preset '{name}'; choose one of {', '.join(self.presets)}.")
-        return self.presets[name]
+        preset = self.presets[name]
+        method = preset.method if method is None else method
+        return dataclasses.replace(preset, method=method, **self.searched.get(name, {}).get(method, {}))
 
 
 class Presentation(Protocol):
@@ -205,7 +209,7 @@ class Experiment(Declaration[C], ABC):
 
     def config(self, preset: str, **changes: Any) -> C:
         """A preset's settings with some of them changed."""
-        return self.check(dataclasses.replace(self.preset(preset), **changes))
+        return self.check(dataclasses.replace(self.preset(preset, changes.get("method")), **changes))
 
     def check(self, config: C) -> C:
         """Refuse settings that cannot be run, by name: an unknown method, and what is out of its field's bounds."""

@@ -37,7 +37,7 @@ COARSEST = 20
 
 
 @dataclass(frozen=True)
-class Fields:
+class CostFields:
     """The settings of an experiment that its cost is a line in."""
 
     steps: str | None = None
@@ -55,21 +55,21 @@ class Fields:
         return OWN_STEPS not in self.validations
 
 
-FIELDS: Mapping[str, Fields] = MappingProxyType(
+FIELDS: Mapping[str, CostFields] = MappingProxyType(
     {
-        "synthetic": Fields("steps", "starts"),
-        "omniglot": Fields("steps", "meta_batch", ("validation_tasks", OWN_STEPS)),
-        "continual": Fields("steps_per_subtask", "tasks"),
-        "maze": Fields(),
-        "few-shot": Fields("steps", "meta_batch", ("validation_episodes",), "test_curve_episodes"),
-        "multi-shot": Fields("steps", "meta_batch", ("validation_tasks",), "test_curve_tasks"),
-        "text-intents": Fields("steps", "meta_batch", ("validation_draws",)),
+        "synthetic": CostFields("steps", "starts"),
+        "omniglot": CostFields("steps", "meta_batch", ("validation_tasks", OWN_STEPS)),
+        "continual": CostFields("steps_per_subtask", "tasks"),
+        "maze": CostFields(),
+        "few-shot": CostFields("steps", "meta_batch", ("validation_episodes",), "test_curve_episodes"),
+        "multi-shot": CostFields("steps", "meta_batch", ("validation_tasks",), "test_curve_tasks"),
+        "text-intents": CostFields("steps", "meta_batch", ("validation_draws",)),
     }
 )
-USUAL = Fields("steps", "meta_batch")
+USUAL = CostFields("steps", "meta_batch")
 
 
-def fields_of(experiment: Experiment[Any], config: Config) -> Fields:
+def fields_of(experiment: Experiment[Any], config: Config) -> CostFields:
     """The fields that matter; an experiment that is not named above is taken to call them by the usual names."""
     fields = FIELDS.get(experiment.name, USUAL)
     if config.method == "maml" and hasattr(config, "maml_steps"):
@@ -108,7 +108,7 @@ def repeats(budget: float, seconds: float) -> int:
 
 
 def sample_at(
-    experiment: Experiment[C], config: C, fields: Fields, steps: int, tasks: int, meta_steps: int
+    experiment: Experiment[C], config: C, fields: CostFields, steps: int, tasks: int, meta_steps: int
 ) -> Sample | None:
     """The first meta-step warms up, the last has a validation after it; the others are timed."""
     changed = _changed(config, fields, steps, tasks, meta_steps, validated=True)
@@ -124,7 +124,7 @@ def sample_at(
     return Sample(steps, typical, max(first - typical, 0.0), added, *buffer, peak_bytes())
 
 
-def flops_at(experiment: Experiment[C], config: C, fields: Fields, steps: int, tasks: int) -> float:
+def flops_at(experiment: Experiment[C], config: C, fields: CostFields, steps: int, tasks: int) -> float:
     """FLOPs of the second meta-step: the first one also tries whether tasks can be stacked."""
     counts = []
     for meta_steps in (1, 2):
@@ -135,7 +135,7 @@ def flops_at(experiment: Experiment[C], config: C, fields: Fields, steps: int, t
     return float(counts[1] - counts[0])
 
 
-def _changed(config: C, fields: Fields, steps: int, tasks: int, meta_steps: int, *, validated: bool) -> C:
+def _changed(config: C, fields: CostFields, steps: int, tasks: int, meta_steps: int, *, validated: bool) -> C:
     """The settings of a sample; `validated` ends it with a validation, otherwise there is none."""
     changes: dict[str, Any] = {"meta_steps": meta_steps}
     if fields.steps:
@@ -150,7 +150,7 @@ def _changed(config: C, fields: Fields, steps: int, tasks: int, meta_steps: int,
     return dataclasses.replace(config, **changes)
 
 
-def validated_in_sample(config: Config, fields: Fields) -> dict[str, int]:
+def validated_in_sample(config: Config, fields: CostFields) -> dict[str, int]:
     """How many there are in a sample of what a validation's time is proportional to."""
     return {name: min(int(getattr(config, name)), VALIDATED.get(name, 5)) for name in fields.validations}
 
@@ -236,7 +236,7 @@ class CostEstimate:
         return lines
 
 
-def estimate(experiment: Experiment[C], config: C, *, budget: float = 60.0) -> CostEstimate:
+def estimate_cost(experiment: Experiment[C], config: C, *, budget: float = 60.0) -> CostEstimate:
     """Time short meta-steps for about `budget` seconds and extrapolate."""
     fields = fields_of(experiment, config)
     steps = getattr(config, fields.steps) if fields.steps else 1
@@ -280,11 +280,11 @@ def estimate_lines(
 ) -> list[str]:
     """The estimate in words; with `flops`, a rate per second and rank, also for a cluster of `ranks`."""
     title = f"{experiment.name}, {config.method}, preset {config.preset}: an estimate, nothing was run"
-    return [title, *estimate(experiment, config, budget=budget).lines(flops, ranks)]
+    return [title, *estimate_cost(experiment, config, budget=budget).lines(flops, ranks)]
 
 
 def _extrapolated(
-    config: Any, fields: Fields, steps: int, tasks: int, share: float, samples: list[Sample], flops: float
+    config: Any, fields: CostFields, steps: int, tasks: int, share: float, samples: list[Sample], flops: float
 ) -> CostEstimate:
     last = samples[-1]
 

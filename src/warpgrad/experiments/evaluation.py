@@ -13,7 +13,7 @@ from warpgrad.algorithms.method import Method
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.methods import HEAD
 from warpgrad.io import read_json
-from warpgrad.training.checkpoint import load
+from warpgrad.training.checkpoint import read_checkpoint
 from warpgrad.training.state import Weights, load_weights, weights
 
 
@@ -43,14 +43,16 @@ def mean(values: Iterable[float]) -> float:
     return sum(numbers) / len(numbers)
 
 
-def say(notes: Sequence[str]) -> list[str]:
+def print_notes(notes: Sequence[str]) -> list[str]:
     """The notes, which are also printed for whoever watches the run."""
     for line in notes:
         print(line, file=sys.stderr, flush=True)
     return list(notes)
 
 
-def trained(make: Callable[[bool], Method], checkpoint: Path, *, adapts_head: bool = True) -> tuple[Method, list[str]]:
+def trained_method(
+    make: Callable[[bool], Method], checkpoint: Path, *, adapts_head: bool = True
+) -> tuple[Method, list[str]]:
     """The method of a run with its best weights, and the names of what does not fit these settings and begins anew.
 
     Only the head may: it is then drawn afresh on every task, and what a rule or T knew of it begins at its start value.
@@ -61,7 +63,7 @@ def trained(make: Callable[[bool], Method], checkpoint: Path, *, adapts_head: bo
         adapts_head: Whether adaptation would train a fresh head; where it would not, one is refused.
     """
     method = make(False)
-    state = load(checkpoint, method.learner.device)
+    state = read_checkpoint(checkpoint, method.learner.device)
     stored: Weights = state["best"] or state["weights"]
     anew = _misfits(weights(method), stored)
     if anew:

@@ -25,7 +25,7 @@ from typing import Any
 
 from warpgrad.data.prepared import DRAWN
 from warpgrad.errors import WarpgradError, require
-from warpgrad.experiments.base import Diverged, Group, Results, Table
+from warpgrad.experiments.base import Diverged, Group, Results, RunTable
 from warpgrad.io import write_bytes
 from warpgrad.report.runs import Run
 from warpgrad.training.run_directory import DIAGNOSTICS, TIMES
@@ -76,7 +76,7 @@ class Record:
         return run, {"metrics": entry["summary"].get("metrics", {}), **entry["evaluation"]}
 
 
-def write_record(path: Path, table: Table, preset: str, results: Results) -> None:
+def write_record(path: Path, table: RunTable, preset: str, results: Results) -> None:
     """Put a table on record; refuses runs that nobody could repeat, and to put other data in place of real ones."""
     rows = []
     for group in results.groups:

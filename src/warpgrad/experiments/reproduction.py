@@ -14,15 +14,15 @@ from typing import Any
 
 from warpgrad.data.prepared import DRAWN
 from warpgrad.errors import NonFiniteError, WarpgradError
-from warpgrad.experiments.base import Config, Diverged, Experiment, Group, Results, Row, Table
+from warpgrad.experiments.base import Config, Diverged, Experiment, Group, Results, Row, RunTable
 from warpgrad.experiments.records import Record, Recorded, check_commit
-from warpgrad.experiments.runner import concluded, python_command, run_name, settings
-from warpgrad.experiments.workers import Worker, say, stop_all
+from warpgrad.experiments.runner import concluded, python_command, run_name, stored_settings
+from warpgrad.experiments.workers import Worker, print_progress, stop_all
 from warpgrad.io import is_locked, read_object
-from warpgrad.origin import commit
-from warpgrad.report.runs import load_run
+from warpgrad.report.runs import read_run
 from warpgrad.training.interrupts import Interrupted, Interrupts, leave_after
 from warpgrad.training.run_directory import LOCK
+from warpgrad.version import commit
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class PlannedRun:
     directory: Path
 
 
-def cells(experiment: Experiment[Any], table: Table, root: Path, preset: str, seeds: int | None) -> list[PlannedRun]:
+def cells(experiment: Experiment[Any], table: RunTable, root: Path, preset: str, seeds: int | None) -> list[PlannedRun]:
     """All runs of a table, seed by seed, so that a table that is cut short is complete for its first seeds.
 
     A run is named by its settings, so that tables that share a run share its directory.
@@ -107,7 +107,7 @@ def run_cells(
 
 def reproduce(
     experiment: Experiment[Any],
-    table: Table,
+    table: RunTable,
     root: Path,
     *,
     preset: str,
@@ -141,12 +141,12 @@ def reproduce(
         if todo:
             check_commit(commit(), "a run that would start now")
     known = "" if record is None else f", {len(recorded) + len(diverged)} as they are on record"
-    say(f"{table.name}: {len(every)} runs, {len(done)} of them finished{known}, {workers} workers")
-    failed = run_cells(experiment, todo, workers, say)
+    print_progress(f"{table.name}: {len(every)} runs, {len(done)} of them finished{known}, {workers} workers")
+    failed = run_cells(experiment, todo, workers, print_progress)
     if table.search:
         for cell in [cell for cell, failure in failed.items() if failure.code == NonFiniteError.exit_code]:
             words = failed.pop(cell).words
-            diverged[cell] = Diverged(cell.row.label, settings(experiment, cell.config), words)
+            diverged[cell] = Diverged(cell.row.label, stored_settings(experiment, cell.config), words)
     if failed:
         names = "; ".join(f"{cell.directory.name}: {failure.words}" for cell, failure in list(failed.items())[:3])
         raise WarpgradError(f"{len(failed)} of {len(every)} runs failed ({names}); mend that and repeat the command.")
@@ -161,7 +161,7 @@ def reproduce(
 
 def asked_for(experiment: Experiment[Any], preset: str, cell: PlannedRun) -> dict[str, Any]:
     """The settings of a run as its table asks for them: data that it leaves open, and this machine lacks, are open."""
-    wanted = settings(experiment, cell.config)
+    wanted = stored_settings(experiment, cell.config)
     if "data" in wanted and declared_data(experiment, preset, cell) is None:
         wanted["data"] = None
     return wanted
@@ -184,4 +184,4 @@ def check_real(experiment: Experiment[Any], preset: str, todo: list[PlannedRun])
 
 
 def _loaded(cell: PlannedRun) -> Recorded:
-    return load_run(cell.directory), read_object(cell.directory / "evaluation.json")
+    return read_run(cell.directory), read_object(cell.directory / "evaluation.json")

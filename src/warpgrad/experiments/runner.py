@@ -19,17 +19,17 @@ from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.experiments.base import C, Execution, Experiment
 from warpgrad.experiments.methods import Recipe
 from warpgrad.io import digest, read_bytes, read_object, write_json
-from warpgrad.origin import commit as commit
 from warpgrad.tasks.base import TaskFamily
 from warpgrad.training.distributed import RankLostError, current_ranks
 from warpgrad.training.meta_train import meta_train
-from warpgrad.training.provenance import hardware, versions
-from warpgrad.training.run_directory import RunDirectory, reserved, steps_of
+from warpgrad.training.resources import hardware, versions
+from warpgrad.training.run_directory import RunDirectory, checkpointed_steps, reserved
+from warpgrad.version import commit as commit
 
 logger = logging.getLogger(__name__)
 
 
-def settings(experiment: Experiment[C], config: C) -> dict[str, Any]:
+def stored_settings(experiment: Experiment[C], config: C) -> dict[str, Any]:
     """The config as it stands in config.json."""
     values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=str))
     return {"experiment": experiment.name, **values}
@@ -39,7 +39,7 @@ def run_settings(experiment: Experiment[C], config: C, threads: int | None = Non
     """The settings of a run that is carried out: with its threads (this process's if None), for they change the order
     of sums and with it the last bits of every number."""
     threads = torch.get_num_threads() if threads is None else threads
-    return {**settings(experiment, config), **({} if threads == 1 else {"threads": threads})}
+    return {**stored_settings(experiment, config), **({} if threads == 1 else {"threads": threads})}
 
 
 def meta_trained(
@@ -152,7 +152,7 @@ def conclude(
     """Evaluate a trained run and sum it up, unless that is done; `made_by` as from `origin`."""
     if (found := concluded(experiment, config, directory)) is not None and found["steps"] == steps:
         return found
-    evaluation = evaluate(experiment, config, directory)
+    evaluation = evaluate_run(experiment, config, directory)
     summary = {
         "experiment": experiment.name,
         "method": config.method,
@@ -191,18 +191,20 @@ def concluded(
         and summary.get("settings", digest(asked)) == digest(asked)
         and {name: summary.get(name) for name in own} == own
         and summary.get("steps") == evaluation.get("after_meta_steps", summary.get("steps"))
-        and summary.get("steps") in (steps_of(directory), kept.get("meta_steps"))
+        and summary.get("steps") in (checkpointed_steps(directory), kept.get("meta_steps"))
     )
     return summary if same else None
 
 
-def evaluate(experiment: Experiment[C], config: C, directory: Path) -> dict[str, Any]:
+def evaluate_run(experiment: Experiment[C], config: C, directory: Path) -> dict[str, Any]:
     """Test a trained run and keep the result beside it."""
     began, worked = time.monotonic(), time.process_time()
     evaluation = experiment.evaluate(config, directory)
     evaluation["seconds"] = time.monotonic() - began
     evaluation["processor_seconds"] = time.process_time() - worked
-    write_json(directory / "evaluation.json", {**evaluation, "after_meta_steps": steps_of(directory)}, seal=True)
+    write_json(
+        directory / "evaluation.json", {**evaluation, "after_meta_steps": checkpointed_steps(directory)}, seal=True
+    )
     return evaluation
 
 
@@ -236,8 +238,8 @@ def command_words(experiment: Experiment[C], config: C) -> list[str]:
 
 
 def _changed(experiment: Experiment[C], config: C) -> dict[str, Any]:
-    """The settings that differ from the preset's."""
-    base = vars(experiment.presets[config.preset])
+    """The settings that differ from the preset's for this method, and the method where it is not the preset's own."""
+    base = {**vars(experiment.preset(config.preset, config.method)), "method": experiment.preset(config.preset).method}
     return {name: value for name, value in vars(config).items() if value != base[name]}
 
 

@@ -91,7 +91,7 @@ def stop_all(workers: list[Worker]) -> None:
         worker.stop()
 
 
-def say(line: str) -> None:
+def print_progress(line: str) -> None:
     """Tell the person how far it is; a terminal that is gone ends nothing."""
     with suppress(OSError):
         print(printable(line), file=sys.stderr, flush=True)

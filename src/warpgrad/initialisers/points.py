@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from warpgrad.adaptation.base import Adaptation, Point
+from warpgrad.errors import flag
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.objectives.unrolled import UnrolledObjective
 from warpgrad.rules.base import safe_sqrt
@@ -78,7 +79,8 @@ class Leap(Initialiser):
             stabilise: Use −|ΔL| for ΔL, so that a step on which a noisy loss went up does not push uphill.
         """
         super().__init__()
-        self.loss, self.norm, self.stabilise, self.needs_next_loss = loss, norm, stabilise, loss
+        self.loss, self.norm = flag(loss, "loss"), flag(norm, "norm")
+        self.stabilise, self.needs_next_loss = flag(stabilise, "stabilise"), loss
 
     def wants_segment(self, k: int) -> bool:
         del k

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.adaptation.trajectory import Start, ThetaGradient
-from warpgrad.errors import refuse_if, require
+from warpgrad.errors import expect, real, require
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.keys import generator
 from warpgrad.model.learner import Learner
@@ -31,12 +31,12 @@ class GaussianPrior(Initialiser):
 
     def __init__(self, objective: Initialiser, *, std: float = 0.01) -> None:
         super().__init__()
-        refuse_if(not std > 0, f"GaussianPrior(std={std}): the standard deviation must be greater than 0.")
+        expect(objective, Initialiser, "objective", "Reptile()")
         require(
             not objective.meta and not isinstance(objective, GaussianPrior),
             "GaussianPrior(...) takes a plain initialiser such as Reptile() or Leap().",
         )
-        self.objective, self.std = objective, std
+        self.objective, self.std = objective, real(std, "std", above=0)
         self.needs_next_loss = objective.needs_next_loss
 
     def prepare(self, learner: Learner) -> None:

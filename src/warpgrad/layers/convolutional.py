@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import WarpgradError, require
 from warpgrad.layers.warps import MakeWarp, Residual, convolutional_warp
 from warpgrad.model.partition import Warp
 
@@ -37,8 +37,8 @@ def conv_block(
         "pool": lambda: nn.MaxPool2d(2),
     }
     unknown = [part for part in order if part not in parts]
-    refuse_if(
-        unknown or len(set(order)) != len(order),
+    require(
+        not unknown and len(set(order)) == len(order),
         f"conv_block(order={tuple(order)}): name each of norm, activation, pool at most once.",
     )
     # Batch-norm removes a bias, and max-pooling between the two lets it pass; a ReLU does not.
@@ -81,9 +81,9 @@ def warp_convnet(
         >>> tuple(net(torch.rand(2, 1, 28, 28)).shape), len(wg.Learner(net).phi)
         ((2, 20), 4)
     """
-    refuse_if(not widths, "warp_convnet(widths=()): name the channels of at least one block.")
-    refuse_if(
-        not 0 <= warp_blocks <= len(widths),
+    require(widths, "warp_convnet(widths=()): name the channels of at least one block.")
+    require(
+        0 <= warp_blocks <= len(widths),
         f"warp_convnet(warp_blocks={warp_blocks}): there are {len(widths)} blocks to choose from.",
     )
     layers: OrderedDict[str, nn.Module] = OrderedDict()
@@ -135,7 +135,7 @@ def warp_resnet(in_channels: int, outputs: int, *, widths: Sequence[int] = (64, 
         >>> tuple(layers.warp_resnet(3, 10, widths=(4, 8))(torch.rand(2, 3, 16, 16)).shape)
         (2, 10)
     """
-    refuse_if(not widths, "warp_resnet(widths=()): name the channels of at least one block.")
+    require(widths, "warp_resnet(widths=()): name the channels of at least one block.")
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     layers["stem"] = conv_block(in_channels, widths[0], order=("norm", "activation"))
     channels = widths[0]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import WarpgradError, require
 from warpgrad.model.partition import Warp
 
 
@@ -53,7 +53,7 @@ class WarpLSTM(nn.Module):
             skip_input: Each warp LSTM also sees the input of its task LSTM (the dashed line of the figure).
         """
         super().__init__()
-        refuse_if(pairs < 1, f"WarpLSTM(pairs={pairs}): there must be at least one pair.")
+        require(pairs >= 1, f"WarpLSTM(pairs={pairs}): there must be at least one pair.")
         self.skip_input = skip_input
         sizes = [input_size, *[hidden_size] * (pairs - 1)]
         self.task = nn.ModuleList(nn.LSTM(size, hidden_size, batch_first=batch_first) for size in sizes)
@@ -131,7 +131,7 @@ class WarpHyperCell(nn.Module):
                 newly drawn meta-LSTM then gates nearly everything away; 1 begins with gates of about 0.76.
         """
         super().__init__()
-        refuse_if(task not in _LINEAR_MAPS, f"WarpHyperCell(task={task!r}) is unknown; choose rnn or lstm.")
+        require(task in _LINEAR_MAPS, f"WarpHyperCell(task={task!r}) is unknown; choose rnn or lstm.")
         self.input_size, self.hidden_size = input_size, hidden_size
         self.context_size = hidden_size if context_size is None else context_size
         self.task = task

@@ -26,8 +26,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from warpgrad.errors import WarpgradError, naming_extras
+from warpgrad.errors import WarpgradError
 from warpgrad.layers.transformer import layer_stack, merge_transformer, without_progress_bars
+from warpgrad.lazy import naming_extras
 
 M = TypeVar("M", bound=nn.Module)
 

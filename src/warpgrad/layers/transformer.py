@@ -27,10 +27,11 @@ from typing import Any, Literal, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from warpgrad.errors import WarpgradError, naming_extras
+from warpgrad.errors import WarpgradError
 from warpgrad.io import read_json, write_json, writing
 from warpgrad.layers.augmentation import interleave
 from warpgrad.layers.warps import Residual, feed_forward_warp
+from warpgrad.lazy import naming_extras
 from warpgrad.model.partition import is_warp, unmark
 
 M = TypeVar("M", bound=nn.Module)

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from warpgrad.errors import refuse_if, require
+from warpgrad.errors import require
 from warpgrad.model.partition import Warp
 
 
@@ -147,12 +147,12 @@ def convolutional_warp(
         >>> tuple(warp(torch.rand(2, 4, 6, 6)).shape)
         (2, 4, 6, 6)
     """
-    refuse_if(
-        kernel_size < 1 or kernel_size % 2 == 0,
+    require(
+        kernel_size >= 1 and kernel_size % 2 == 1,
         f"convolutional_warp(kernel_size={kernel_size}): the kernel size must be odd.",
     )
-    refuse_if(
-        film is not None and hidden is None,
+    require(
+        film is None or hidden is not None,
         "convolutional_warp(film=...) stands between two convolutions: give hidden= too.",
     )
 

@@ -27,7 +27,7 @@ from warpgrad.maze.tapes import Tape, WarpTape
 from warpgrad.model.partition import Warp
 
 State = tuple[Tensor, ...]
-StepFunction = Callable[[Tensor, State], tuple[Tensor, State]]
+RecurrentStep = Callable[[Tensor, State], tuple[Tensor, State]]
 
 
 class Agent(nn.Module, ABC):
@@ -40,7 +40,7 @@ class Agent(nn.Module, ABC):
         self.value = nn.Linear(hidden, 1)
 
     @abstractmethod
-    def stepper(self) -> StepFunction:
+    def stepper(self) -> RecurrentStep:
         """One time step as a function of (x_t, state), for a whole roll-out with the weights of this moment."""
 
     def tape(self, length: int, batch: int) -> Tape | None:
@@ -63,15 +63,15 @@ class RNNAgent(Agent):
 
     def __init__(self, features: int, hidden: int, actions: int) -> None:
         super().__init__(hidden, actions)
-        self.weight_ih = drawn(hidden, hidden, features)
-        self.weight_hh = drawn(hidden, hidden, hidden)
-        self.bias = drawn(hidden, hidden)
+        self.weight_ih = uniform_parameter(hidden, hidden, features)
+        self.weight_hh = uniform_parameter(hidden, hidden, hidden)
+        self.bias = uniform_parameter(hidden, hidden)
 
     def maps(self) -> tuple[Tensor, Tensor, Tensor]:
         """W, V and b as they act on x_t, h_{t−1} and 1."""
         return self.weight_ih, self.weight_hh, self.bias
 
-    def stepper(self) -> StepFunction:
+    def stepper(self) -> RecurrentStep:
         onto_input, onto_hidden, bias = self.maps()
         onto_both = torch.cat([onto_input, onto_hidden], dim=1)
 
@@ -93,7 +93,7 @@ class MemorylessAgent(Agent):
         del x
         return ()
 
-    def stepper(self) -> StepFunction:
+    def stepper(self) -> RecurrentStep:
         return lambda x, state: (torch.tanh(self.layer(x)), state)
 
 
@@ -111,7 +111,7 @@ class WarpAgent(Agent):
         state = self.cell.initial_state(x)
         return (*state.task, *state.meta)
 
-    def stepper(self) -> StepFunction:
+    def stepper(self) -> RecurrentStep:
         def step(x: Tensor, state: State) -> tuple[Tensor, State]:
             h, z, memory = state
             h, after = self.cell(x, HyperState((h,), (z, memory)))
@@ -134,7 +134,7 @@ class TNetsAgent(RNNAgent):
         require(transform in ("identity", "drawn"), f"transform={transform!r} is unknown; choose identity or drawn.")
         identity = transform == "identity"
         starts = {
-            name: nn.Parameter(torch.eye(hidden)) if identity else drawn(hidden, hidden, hidden)
+            name: nn.Parameter(torch.eye(hidden)) if identity else uniform_parameter(hidden, hidden, hidden)
             for name in ("hidden", "input", "bias")
         }
         self.transforms = Warp(nn.ParameterDict(starts))
@@ -145,7 +145,7 @@ class TNetsAgent(RNNAgent):
         return transforms["input"] @ w, transforms["hidden"] @ v, transforms["bias"] @ b
 
 
-def drawn(fan: int, *shape: int) -> nn.Parameter:
+def uniform_parameter(fan: int, *shape: int) -> nn.Parameter:
     """U(−1/√fan, 1/√fan), as torch draws recurrent weights."""
     bound = 1 / math.sqrt(fan)
     return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound))

@@ -17,7 +17,8 @@ from typing import Any, ClassVar, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from warpgrad.errors import WarpgradError, naming_extras, require
+from warpgrad.errors import WarpgradError, require
+from warpgrad.lazy import naming_extras
 from warpgrad.maze.random import following_seeds
 from warpgrad.maze.rules import FEATURES, MOVES, REWARD, Maze, MazeEpisodes
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from warpgrad.maze.agents import Agent, State, StepFunction, drawn
+from warpgrad.maze.agents import Agent, RecurrentStep, State, uniform_parameter
 from warpgrad.maze.tapes import Hebbian, PlasticTape, RetroactiveModulation, SimpleModulation, Tape, TraceRule
 
 ALPHA_SCALE, ETA = 0.01, 0.01
@@ -34,16 +34,16 @@ class PlasticAgent(Agent):
 
     def __init__(self, features: int, hidden: int, actions: int) -> None:
         super().__init__(hidden, actions)
-        self.weight_ih = drawn(hidden, hidden, features)
-        self.weight_hh = drawn(hidden, hidden, hidden)
-        self.bias = drawn(hidden, hidden)
+        self.weight_ih = uniform_parameter(hidden, hidden, features)
+        self.weight_hh = uniform_parameter(hidden, hidden, hidden)
+        self.bias = uniform_parameter(hidden, hidden)
         self.alpha = nn.Parameter(ALPHA_SCALE * torch.randn(hidden, hidden))
 
     def start(self, x: Tensor) -> State:
         trace = x.new_zeros(len(x), self.hidden, self.hidden)
         return (*super().start(x), *[trace] * self.traces)
 
-    def stepper(self) -> StepFunction:
+    def stepper(self) -> RecurrentStep:
         weight_ih, weight_hh, alpha, bias = self.weight_ih, self.weight_hh, self.alpha, self.bias
 
         def step(x: Tensor, state: State) -> tuple[Tensor, State]:

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from typing_extensions import TypeVar
 
-from warpgrad.arguments import expect, flag, mapping
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, choice, expect, flag, mapping
 from warpgrad.keys import fold, isolated_rng, seed_global
 from warpgrad.model.normalisation import (
     POLICIES,
@@ -195,8 +194,7 @@ class Learner(Generic[M_co]):
                 on CPUs; converts the module's own.
         """
         expect(module, nn.Module, "module", "nn.Linear(3, 2)", hint=_hint(module))
-        if batch_norm not in POLICIES:
-            raise WarpgradError(f"batch_norm={batch_norm!r} is unknown; choose one of {', '.join(POLICIES)}.")
+        choice(batch_norm, "batch_norm", POLICIES)
         if start is not None:
             mapping(start, "start", '{"head": "zero"}')
         flag(allow_unused, "allow_unused")
@@ -316,6 +314,7 @@ class Learner(Generic[M_co]):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Copy values into θ0, φ, constants and buffers; names and shapes must be the module's own."""
+        mapping(state, "state", 'torch.load("learner.pt")')
         own = self.module.state_dict()
         for name, value in own.items():
             if name not in state:

@@ -17,8 +17,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils.parametrize import is_parametrized
 
-from warpgrad.arguments import described
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, short_repr
 from warpgrad.tensors import Tensors
 
 Predicate = Callable[[str, nn.Module], bool]
@@ -212,6 +211,11 @@ def _prefixes(path: str) -> list[str]:
 
 def _chosen(names: dict[str, _Alias], selector: Selector, group: str) -> set[str]:
     if callable(selector):
+        if isinstance(selector, type | nn.Module):
+            raise WarpgradError(
+                f"{group}= takes a predicate of (name, module), not {short_repr(selector)}: name the module, or write "
+                f"lambda name, module: isinstance(module, nn.Linear)."
+            )
         found = {name for name, alias in names.items() if selector(name, alias.owner)}
         if not found:
             raise WarpgradError(
@@ -232,11 +236,11 @@ def _chosen(names: dict[str, _Alias], selector: Selector, group: str) -> set[str
 def _patterns(selector: Any, group: str) -> list[str]:
     if not isinstance(selector, Iterable) or isinstance(selector, nn.Module | dict):
         wanted = f"{group}= takes a pattern such as 'layer*.conv2', several, or a predicate of (name, module)"
-        raise WarpgradError(f"{wanted}, not {described(selector)}.")
+        raise WarpgradError(f"{wanted}, not {short_repr(selector)}.")
     patterns = list(selector)
     for pattern in patterns:
         if not isinstance(pattern, str):
-            raise WarpgradError(f"{group}= lists {described(pattern)}: every pattern is a string, e.g. 'layer1'.")
+            raise WarpgradError(f"{group}= lists {short_repr(pattern)}: every pattern is a string, e.g. 'layer1'.")
     return patterns
 
 

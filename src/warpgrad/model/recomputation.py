@@ -14,7 +14,7 @@ The variant `use_reentrant=True` starts a backward pass of its own inside anothe
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -47,8 +47,10 @@ class RecomputedUnder:
         setattr(checkpoints, _WITHOUT_REENTRANT, self._outer[0])
         setattr(checkpoints, _REENTRANT, self._outer[1])
 
-    def _generator(self, fn: Any, preserve: bool, context_fn: Any, *rest: Any, **kwargs: Any) -> Any:
-        return _own_generator(fn, preserve, _joined(context_fn, self._again), *rest, **kwargs)
+    def _generator(self, fn: Any, preserve_rng_state: bool, context_fn: Any, *rest: Any, **kwargs: Any) -> Any:
+        del preserve_rng_state
+        # A mask that is drawn anew in the recomputation would be another than that of the forward pass.
+        return _own_generator(fn, True, _joined(context_fn, self._again), *rest, **kwargs)
 
 
 def _joined(context_fn: Any, again: Again) -> Any:
@@ -56,6 +58,9 @@ def _joined(context_fn: Any, again: Again) -> Any:
 
     def contexts() -> tuple[Any, Any]:
         forward, recomputation = context_fn()
+        if isinstance(forward, checkpoints._CachingTorchDispatchMode):
+            # Selective checkpointing keeps results for one backward pass, and here there may be several.
+            forward = recomputation = nullcontext()
         return forward, _Recomputation(again, recomputation)
 
     return contexts

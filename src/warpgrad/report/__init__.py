@@ -16,12 +16,12 @@ from warpgrad.report.blocks import (
     Tiles,
 )
 from warpgrad.report.charts import Line, Mark, Panel, Reference, Series, Span, curves, panels
-from warpgrad.report.figures import PALETTE, appearances, canvas, house_style, save
+from warpgrad.report.figures import PALETTE, appearances, canvas, house_style, save_png
 from warpgrad.report.metric_curves import is_number, metric_figures, recorded
 from warpgrad.report.overview import run_page
 from warpgrad.report.page import Page
-from warpgrad.report.provenance import configuration, repetition, steps_of
-from warpgrad.report.runs import Run, load_run
+from warpgrad.report.provenance import configuration, meta_step_range, repetition
+from warpgrad.report.runs import Run, read_run
 from warpgrad.report.tables import Best, Cell, Column, Table, Value
 from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
 from warpgrad.statistics.intervals import Interval
@@ -63,14 +63,14 @@ __all__ = [
     "curves",
     "house_style",
     "is_number",
-    "load_run",
     "mean_interval",
+    "meta_step_range",
     "metric_figures",
     "paired_difference",
     "panels",
+    "read_run",
     "recorded",
     "repetition",
     "run_page",
-    "save",
-    "steps_of",
+    "save_png",
 ]

@@ -149,7 +149,7 @@ class KeyValues(Block):
 
     @property
     def flat(self) -> dict[str, str]:
-        return {name: shown(value) for name, value in flattened(self.values).items()}
+        return {name: shown(value) for name, value in dotted(self.values).items()}
 
 
 @dataclass(frozen=True)
@@ -199,12 +199,12 @@ def prose(text: str) -> Markup:
     )
 
 
-def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested mappings as one, with dotted names."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
-            flat.update(flattened(value, f"{prefix}{name}."))
+            flat.update(dotted(value, f"{prefix}{name}."))
         else:
             flat[f"{prefix}{name}"] = value
     return flat

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from warpgrad.errors import WarpgradError, require
 from warpgrad.report.blocks import Figure
-from warpgrad.report.figures import appearances, canvas, house_style, save
+from warpgrad.report.figures import appearances, canvas, house_style, save_png
 from warpgrad.statistics.estimates import SEEDS_FOR_A_CLAIM
 from warpgrad.statistics.intervals import t_interval
 
@@ -212,7 +212,7 @@ def curves(
             figure.legend(
                 loc="outside lower center", ncols=math.ceil(len(series) / rows), handlelength=2.2, columnspacing=1.6
             )
-        return Figure(save(figure, path), alt or f"{y_label or title} against {x_label}.", caption)
+        return Figure(save_png(figure, path), alt or f"{y_label or title} against {x_label}.", caption)
 
 
 def panels(
@@ -242,7 +242,7 @@ def panels(
             axes = figure.axes[0]
             handles = [_draw_line(axes, line) for line in legend]
             figure.legend(handles=handles, loc="outside lower center", ncols=len(legend))
-        return Figure(save(figure), alt, caption)
+        return Figure(save_png(figure), alt, caption)
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:

@@ -135,7 +135,7 @@ def canvas(width: float = 7.2, height: float = 4.0) -> Canvas:
     return FigureCanvasAgg(Canvas(figsize=(width, height))).figure
 
 
-def save(figure: Canvas, path: Path | None = None) -> bytes:
+def save_png(figure: Canvas, path: Path | None = None) -> bytes:
     """The figure as PNG at twice the page's resolution; written to `path`, whole or not at all, where one is given."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH)

@@ -20,11 +20,11 @@ from warpgrad.report.blocks import (
     Section,
     Tile,
     Tiles,
-    flattened,
+    dotted,
 )
 from warpgrad.report.metric_curves import by_method, is_number, metric_figures
 from warpgrad.report.page import Page
-from warpgrad.report.provenance import UNKNOWN, configuration, repetition, steps_of, time_of
+from warpgrad.report.provenance import UNKNOWN, configuration, meta_step_range, repetition, time_of
 from warpgrad.report.runs import Run
 from warpgrad.report.tables import Cell, Column, Table, Value
 from warpgrad.statistics.estimates import mean_interval, paired_difference
@@ -69,7 +69,7 @@ def _results(runs: Sequence[Run]) -> list[Block]:
     # One number of digits for a whole column, so that its values can be compared at a glance.
     digits = {name: shared_digits(*(final[name] for final in map(_final, runs) if name in final)) for name in metrics}
     rows = [
-        [method, len(own), steps_of(own), time_of(own), *(_cell(own, name, digits[name]) for name in metrics)]
+        [method, len(own), meta_step_range(own), time_of(own), *(_cell(own, name, digits[name]) for name in metrics)]
         for method, own in methods.items()
     ]
     seconds = [run.summary["wall_seconds"] for run in runs if is_number(run.summary.get("wall_seconds"))]
@@ -115,7 +115,7 @@ def _difference(one: tuple[str, Sequence[Run]], other: tuple[str, Sequence[Run]]
 
 
 def _final(run: Run) -> dict[str, float]:
-    values = flattened(run.summary.get("metrics") or {})
+    values = dotted(run.summary.get("metrics") or {})
     return {name: float(value) for name, value in values.items() if is_number(value)}
 
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from warpgrad.report.blocks import Block, Code, Collapsible, KeyValues, Note, Paragraph, flattened, shown
+from warpgrad.report.blocks import Block, Code, Collapsible, KeyValues, Note, Paragraph, dotted, shown
 from warpgrad.report.metric_curves import by_method, is_number
 from warpgrad.report.runs import Run
 from warpgrad.report.tables import Cell, Column, Table
@@ -20,7 +20,7 @@ _HASH = re.compile("[0-9a-f]{7,64}")
 
 def configuration(runs: Sequence[Run]) -> list[Block]:
     """What all runs share once, and what differs between them run by run."""
-    configs = [{name: shown(value) for name, value in flattened(run.config).items()} for run in runs]
+    configs = [{name: shown(value) for name, value in dotted(run.config).items()} for run in runs]
     names = list(dict.fromkeys(name for config in configs for name in config))
     shared = {name: configs[0].get(name) for name in names if len({config.get(name) for config in configs}) == 1}
     varied = [name for name in names if name not in shared]
@@ -51,7 +51,7 @@ def repetition(runs: Sequence[Run]) -> list[Block]:
                 run.method,
                 str(run.seed),
                 run.preset,
-                steps_of([run]),
+                meta_step_range([run]),
                 time_of([run]),
                 f"`{_short(commit)}`",
                 letter,
@@ -97,7 +97,7 @@ def _command(run: Run) -> str:
     return shlex.join(command) if isinstance(command, list) else str(command)
 
 
-def steps_of(runs: Sequence[Run]) -> str:
+def meta_step_range(runs: Sequence[Run]) -> str:
     """The number of meta-steps, or their range."""
     steps = sorted({run.summary["steps"] for run in runs if is_number(run.summary.get("steps"))})
     if not steps:

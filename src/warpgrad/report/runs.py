@@ -70,7 +70,7 @@ class Run:
         return sorted(file for file in folder.glob("*") if file.suffix.lower() in (".png", ".svg"))
 
 
-def load_run(path: Path) -> Run:
+def read_run(path: Path) -> Run:
     """Read a run directory. A last line of `metrics.jsonl` that was cut off is left out, and said in `notes`."""
     require(path.is_dir(), f"{path} is not a run directory; give the folder that `warpgrad run` wrote.")
     config = _object(path / "config.json", "it holds the run's settings; start the run again with --fresh")

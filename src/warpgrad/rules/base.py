@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from warpgrad.errors import refuse_if
+from warpgrad.errors import real, require
 from warpgrad.tensors import Tensors
 
 
@@ -71,11 +71,11 @@ class Rule(ABC):
 
     def _scalar(self, name: str, value: float | Learned) -> float:
         """Check a step size; where it is learned, make it a meta-parameter called `name`."""
-        start = value.value if isinstance(value, Learned) else value
-        refuse_if(not start > 0, f"{type(self).__name__}({name}={start}): the step size must be greater than 0.")
+        start = real(value.value if isinstance(value, Learned) else value, name)
+        require(start > 0, f"{type(self).__name__}({name}={start}): the step size must be greater than 0.")
         if isinstance(value, Learned):
-            self.meta[name] = torch.tensor(float(start), requires_grad=True)
-        return float(start)
+            self.meta[name] = torch.tensor(start, requires_grad=True)
+        return start
 
 
 def part(state: Mapping[str, Tensor], prefix: str, name: str) -> Tensor:

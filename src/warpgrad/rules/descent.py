@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError, refuse_if, require
+from warpgrad.errors import expect, flag, real, require
 from warpgrad.rules.base import Learned, Rule, descend, part, safe_sqrt
 from warpgrad.tensors import Tensors
 
@@ -36,10 +36,11 @@ class SGD(Rule):
     ) -> None:
         super().__init__()
         self.lr = self._scalar("lr", lr)
-        refuse_if(not 0 <= momentum < 1, f"SGD(momentum={momentum}): momentum must be at least 0 and below 1.")
-        refuse_if(nesterov and momentum == 0, "SGD(nesterov=True) needs momentum > 0.")
-        refuse_if(weight_decay < 0, f"SGD(weight_decay={weight_decay}): weight decay cannot be negative.")
-        self.momentum, self.nesterov, self.weight_decay = momentum, nesterov, weight_decay
+        momentum = real(momentum, "momentum")
+        require(0 <= momentum < 1, f"SGD(momentum={momentum}): momentum must be at least 0 and below 1.")
+        require(not flag(nesterov, "nesterov") or momentum > 0, "SGD(nesterov=True) needs momentum > 0.")
+        self.weight_decay = real(weight_decay, "weight_decay", at_least=0)
+        self.momentum, self.nesterov = momentum, nesterov
 
     def init(self, theta: Mapping[str, Tensor]) -> Tensors:
         if self.momentum == 0:
@@ -91,11 +92,12 @@ class Adam(Rule):
     ) -> None:
         super().__init__()
         self.lr = self._scalar("lr", lr)
-        refuse_if(
-            not all(0 <= beta < 1 for beta in betas), f"Adam(betas={betas}): both must be at least 0 and below 1."
-        )
-        refuse_if(not eps > 0, f"Adam(eps={eps}): eps must be greater than 0.")
-        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
+        require(isinstance(betas, tuple | list) and len(betas) == 2, "betas of Adam are two numbers: (0.9, 0.999).")
+        first, second = (real(beta, "betas") for beta in betas)
+        require(0 <= first < 1 and 0 <= second < 1, f"Adam(betas={betas}): both must be at least 0 and below 1.")
+        self.betas = (first, second)
+        self.eps = real(eps, "eps", above=0)
+        self.weight_decay = real(weight_decay, "weight_decay", at_least=0)
 
     def init(self, theta: Mapping[str, Tensor]) -> Tensors:
         first = next(iter(theta.values()))
@@ -143,10 +145,9 @@ class Clip(Rule):
 
     def __init__(self, rule: Rule, *, norm: float | None = None, value: float | None = None) -> None:
         super().__init__()
+        expect(rule, Rule, "rule", "SGD(0.1)")
         require((norm is None) != (value is None), "Clip(...) takes exactly one of norm= and value=.")
-        bound = norm if norm is not None else value
-        if bound is None or not bound > 0:
-            raise WarpgradError(f"Clip(...): the bound must be greater than 0, not {bound}.")
+        real(norm if norm is not None else value, "the bound of Clip", above=0)
         self.rule, self.norm, self.value = rule, norm, value
         self.meta = rule.meta
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import WarpgradError, require
 from warpgrad.rules.base import Rule, descend
 from warpgrad.tensors import Tensors
 
@@ -123,7 +123,7 @@ class MaskedSGD(Rule):
         """
         super().__init__()
         self.lr = self._scalar("lr", lr)
-        refuse_if(not temperature > 0, f"MaskedSGD(temperature={temperature}): the temperature must be greater than 0.")
+        require(temperature > 0, f"MaskedSGD(temperature={temperature}): the temperature must be greater than 0.")
         self.masks = dict(masks)
         self.temperature = temperature
 

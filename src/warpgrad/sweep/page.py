@@ -30,20 +30,20 @@ from warpgrad.report import (
     canvas,
     curves,
     house_style,
-    save,
+    save_png,
 )
 from warpgrad.report.blocks import Block
 from warpgrad.report.figures import PALETTE
 from warpgrad.report.tables import Cell
 from warpgrad.statistics.formatting import count, number
 from warpgrad.sweep.results import Sweep, SweepPaths, state_of, summary, trial_name, value_text
-from warpgrad.sweep.space import described, sentence
+from warpgrad.sweep.space import sentence, space_to_json
 
 LONG_LABEL = 12
 """Letters of a choice from which on choices no longer fit side by side."""
 
 
-def build_page(sweep: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths, command: str) -> Page:
+def study_page(sweep: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths, command: str) -> Page:
     """`command` is the one that repeats the sweep, or goes on with it."""
     search = "random search" if sweep.search == "random" else "TPE"
     title = f"Sweep of {sweep.experiment.name}: {sweep.config.method}"
@@ -145,7 +145,7 @@ def _scatter(sweep: Sweep, trials: Sequence[FrozenTrial], name: str, space: Spac
                 axes.set_xscale("log")
             axes.set_xlim(space.low, space.high)
         axes.set(xlabel=name, ylabel=sweep.metric)
-        image = save(figure)
+        image = save_png(figure)
     marks = "Ringed: the best trial. On the axis: pruned (|) and failed (×) trials."
     return Figure(image, f"{sweep.metric} of each trial against its {name}.", f"`{name}`, {sentence(space)}. {marks}")
 
@@ -182,6 +182,6 @@ def _repetition(sweep: Sweep, command: str) -> Section:
                 "run directory, with its settings, metrics, versions and command."
             ),
             Code(command, "The sweep"),
-            Collapsible("The space", [KeyValues(described(sweep.space))]),
+            Collapsible("The space", [KeyValues(space_to_json(sweep.space))]),
         ],
     )

@@ -94,7 +94,7 @@ def best_settings(sweep: Sweep, best: FrozenTrial) -> dict[str, Any]:
     Without the split and the seed: the chosen settings are to be tested on the test split, with seeds of one's own.
     """
     config = dataclasses.replace(sweep.config, **sweep.chosen(best))
-    preset = vars(sweep.experiment.presets[config.preset])
+    preset = vars(sweep.experiment.preset(config.preset, config.method))
     changed = {
         name: value for name, value in vars(config).items() if name not in ("split", "seed") and value != preset[name]
     }

@@ -77,7 +77,7 @@ def _parsed(described: Any, kind: Any) -> Space:
     return IntRange(low, high, log) if numbers[0] is int else FloatRange(low, high, log)
 
 
-def described(space: Mapping[str, Space]) -> Described:
+def space_to_json(space: Mapping[str, Space]) -> Described:
     """The space as a file would state it."""
     return {
         name: {key: list(value) if isinstance(value, tuple) else value for key, value in vars(choice).items()}

@@ -30,7 +30,7 @@ from warpgrad.experiments.search_space import Choices, FloatRange, Space
 from warpgrad.io import BusyError, Lock, locked, write_bytes, writing
 from warpgrad.keys import fold
 from warpgrad.sweep.results import Sweep, SweepPaths, restored, stored, trial_name
-from warpgrad.sweep.space import described
+from warpgrad.sweep.space import space_to_json
 
 DEFINITION = "warpgrad"
 """The study's attribute that says which sweep it is of."""
@@ -136,10 +136,10 @@ class SweepStudy:
     def _check(self, study: optuna.Study) -> None:
         """A study goes on only as the sweep it began as."""
         sweep, name = self.sweep, self.places.study
-        settings = runner.settings(sweep.experiment, sweep.config)
+        settings = runner.stored_settings(sweep.experiment, sweep.config)
         definition = {
             **{name: value for name, value in settings.items() if name not in sweep.space},
-            "space": described(sweep.space), "sampler": sweep.search,
+            "space": space_to_json(sweep.space), "sampler": sweep.search,
             "metric": sweep.metric, "direction": sweep.direction,
         }  # fmt: skip
         definition = json.loads(json.dumps(definition))

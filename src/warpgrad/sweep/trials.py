@@ -42,7 +42,7 @@ LOSSES = ("task_loss_last", "meta_loss", "task_loss")
 """What methods record of their meta-training; the first one that is there is used where there is no validation."""
 
 
-class Watch:
+class TrialReports:
     """The reports of one trial, made from its metrics.jsonl: each (meta-steps, mean over the last tenth), once.
 
     A report depends on what the run wrote and not on when it was looked at, so that a run too fast to be stopped is
@@ -93,7 +93,7 @@ class Active:
     trial: Trial
     config: Config
     directory: Path
-    watch: Watch | None
+    watch: TrialReports | None
     worker: Worker | None = None
     """None while a run that outlived its sweep still has the directory."""
 
@@ -147,7 +147,7 @@ class Workers:
         if sweep.prune is not None:
             steps = getattr(config, "meta_steps", 0)
             file, reported = directory / "metrics.jsonl", set(_reports(trial))
-            watch = Watch(file, steps, sweep.metric, sweep.direction, by=sweep.prune.by, reported=reported)
+            watch = TrialReports(file, steps, sweep.metric, sweep.direction, by=sweep.prune.by, reported=reported)
         return Active(trial, config, directory, watch)
 
     def _ended(self, one: Active) -> bool:
@@ -175,7 +175,7 @@ class Workers:
             raise WarpgradError(f"{one.directory}: {last.rstrip('.')}; mend that and repeat the command.")
         return True
 
-    def _behind(self, trial: Trial, watch: Watch, *, last: bool) -> bool:
+    def _behind(self, trial: Trial, watch: TrialReports, *, last: bool) -> bool:
         for step, value in watch.reports(now=last):
             trial.report(value, step)
             if trial.should_prune():

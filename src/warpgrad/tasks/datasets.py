@@ -22,12 +22,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from warpgrad.arguments import described, integer, real
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, flag, function, integer, real, short_repr
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Batch, Task, TaskFamily
-from warpgrad.tasks.supervised import Loss
+from warpgrad.tasks.supervised import Loss, metric_functions
 
 Place = tuple[int, int]
 """An example's index, and the key of the batch that it is drawn for."""
@@ -79,10 +78,12 @@ class DatasetTask(Task):
             name: Stands in messages.
         """
         self.name = name
-        self._loss, self._metrics, self._label = loss, dict(metrics or {}), label
-        self._seed, self._device, self._collate = integer(seed, "seed"), device, collate
+        self._loss: Loss = function(loss, "loss", "F.mse_loss")
+        self._metrics = metric_functions(metrics)
+        self._collate = function(collate, "collate", "torch.utils.data.default_collate")
+        self._label, self._seed, self._device = label, integer(seed, "seed"), device
         self._workers = integer(workers, "workers")
-        if in_memory and workers:
+        if flag(in_memory, "in_memory") and workers:
             raise WarpgradError("in_memory=True reads every example once: workers= has nothing to do then.")
         self._data = {"adapt": dataset, "meta": dataset if meta is None else meta}
         if test is not None:
@@ -206,7 +207,8 @@ class FewShotFamily(TaskFamily):
         """
         self.ways = integer(ways, "ways", at_least=2)
         self.shots, self.query = integer(shots, "shots", at_least=1), integer(query, "query", at_least=1)
-        self.dataset, self._loss = check_map_style(dataset, "data set"), loss
+        self.dataset = check_map_style(dataset, "data set")
+        self._loss = function(loss, "loss", "F.cross_entropy")
         self._label = labels if isinstance(labels, str) else options.pop("label", "label")
         self._options = {"in_memory": True, **options}
         by_class: dict[Hashable, list[int]] = {}
@@ -316,7 +318,7 @@ def check_map_style(dataset: Any, what: str) -> Any:
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")) or isinstance(dataset, Mapping):
         raise WarpgradError(
             f"the {what} must have len(...) and dataset[index], as torch.utils.data.Dataset has, not "
-            f"{described(dataset)}."
+            f"{short_repr(dataset)}."
         )
     return dataset
 
@@ -333,6 +335,10 @@ def column(dataset: Any, values: Sequence[Hashable] | str | None, label: str) ->
         found = dataset[label]
     else:
         found = [_entry(dataset[index], label) for index in range(len(dataset))]
+    if not isinstance(found, Iterable):
+        raise WarpgradError(
+            f"labels= and groups= are one for every example, or a column's name, not {short_repr(found)}."
+        )
     plain = found.tolist() if hasattr(found, "tolist") else list(found)
     if len(plain) != len(dataset):
         raise WarpgradError(f"there are {len(plain)} labels for {len(dataset)} examples.")

@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from warpgrad.arguments import described, function, integer
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, expect, function, integer, short_repr
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Task
@@ -55,8 +54,11 @@ class EnvironmentTask(Task):
         """
         self.name = name
         self.length = integer(length, "length", at_least=1)
+        if objective is not None:
+            expect(objective, ActorCritic, "objective", "ActorCritic()")
         self.objective = objective or ActorCritic()
-        self._make, self._seed = function(make, "make", 'lambda: gymnasium.make_vec("CartPole-v1", num_envs=16)'), seed
+        self._make = function(make, "make", 'lambda: gymnasium.make_vec("CartPole-v1", num_envs=16)')
+        self._seed = integer(seed, "seed")
         self._environment: Any = None
 
     @property
@@ -67,7 +69,7 @@ class EnvironmentTask(Task):
             if not hasattr(made, "num_envs") or not hasattr(getattr(made, "single_action_space", None), "n"):
                 raise WarpgradError(
                     f"task '{self.name}' needs a gymnasium vector environment with discrete actions, not "
-                    f"{described(made)}: gymnasium.make_vec(...) makes one."
+                    f"{short_repr(made)}: gymnasium.make_vec(...) makes one."
                 )
             self._environment = made
         return self._environment

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, expect, function, integer, mapping, short_repr
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Task, TaskFamily
@@ -56,15 +56,15 @@ class SupervisedTask(Task):
         name: str = "supervised",
     ) -> None:
         self.name = name
-        self._loss = loss
-        self._metrics = dict(metrics or {})
-        self._seed = seed
+        self._loss: Loss = function(loss, "loss", "F.mse_loss")
+        self._metrics = metric_functions(metrics)
+        self._seed = integer(seed, "seed")
         self._batch_size = batch_size
         self._train = _checked(name, "training", (inputs, targets))
         self._meta = _checked(name, "meta", meta) if meta is not None else self._train
         self._test = _checked(name, "test", test) if test is not None else None
-        if batch_size is not None and batch_size < 1:
-            raise WarpgradError(f"task '{name}' asks for batches of {batch_size}; batch_size must be at least 1.")
+        if batch_size is not None:
+            integer(batch_size, "batch_size", at_least=1)
         self.stack_key = (SupervisedTask, loss)
 
     def adapt_batch(self, k: int) -> tuple[Tensor, Tensor]:
@@ -110,7 +110,7 @@ class FunctionFamily(TaskFamily):
     """
 
     def __init__(self, make: Callable[[int], Task]) -> None:
-        self._make = make
+        self._make: Callable[[int], Task] = function(make, "make", "lambda seed: SupervisedTask(...)")
 
     def sample(self, seed: int) -> Task:
         return self._make(seed)
@@ -126,9 +126,13 @@ class TaskList(TaskFamily):
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        if not tasks:
-            raise WarpgradError("a TaskList needs at least one task.")
+        if not isinstance(tasks, Iterable) or isinstance(tasks, str | bytes | Mapping):
+            raise WarpgradError(f"TaskList(...) takes a list of tasks, not {short_repr(tasks)}.")
         self.tasks = list(tasks)
+        if not self.tasks:
+            raise WarpgradError("a TaskList needs at least one task.")
+        for place, task in enumerate(self.tasks):
+            expect(task, Task, f"tasks[{place}]", "SupervisedTask(...)")
 
     def sample(self, seed: int) -> Task:
         return self.tasks[seed % len(self.tasks)].with_seed(seed)
@@ -143,7 +147,23 @@ class TaskList(TaskFamily):
         return [task.with_seed(fold(seed, "draws", place)) for place, task in enumerate(chosen)]
 
 
+def metric_functions(metrics: Mapping[str, Loss] | None) -> dict[str, Loss]:
+    """Test scores besides the loss, by name."""
+    if metrics is None:
+        return {}
+    for name, one in mapping(metrics, "metrics", '{"accuracy": accuracy}').items():
+        function(one, f"metrics[{name!r}]", "accuracy")
+    return dict(metrics)
+
+
 def _checked(name: str, what: str, data: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    pair = isinstance(data, tuple | list) and len(data) == 2
+    if not pair or not all(isinstance(one, Tensor) and one.ndim for one in data):
+        given = " and ".join(map(short_repr, data)) if pair else short_repr(data)
+        raise WarpgradError(
+            f"task '{name}' has {given} as its {what} data, which must be two tensors, inputs and targets, with the "
+            "examples in dimension 0."
+        )
     inputs, targets = data
     if len(inputs) == 0:
         raise WarpgradError(f"task '{name}' is empty: its {what} data has no examples.")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -13,8 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.method import Method
-from warpgrad.arguments import described, expect, flag, function, integer, mapping, real
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, expect, file_path, flag, function, integer, mapping, real, short_repr
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.initialisers.points import Fixed
 from warpgrad.model.learner import Learner
@@ -62,8 +60,8 @@ def checked_tasks(batch: Sequence[Task], *, first: bool) -> Sequence[Task]:
     for place, task in enumerate(batch):
         if not isinstance(task, Task):
             raise WarpgradError(
-                f"the task family returned {described(task)} as task {place} of a meta-batch: sample(seed) must return "
-                "a Task."
+                f"the task family returned {short_repr(task)} as task {place} of a meta-batch: sample(seed) must "
+                "return a Task."
             )
     if first:
         check_repeats(batch[0])
@@ -99,7 +97,7 @@ def _optimiser(value: Any) -> None:
         name = "optimiser" if group is None else f"optimiser[{group!r}]"
         if isinstance(one, Optimizer):
             raise WarpgradError(
-                f"{name} is {described(one)} already: pass what makes one, e.g. {_PARTIAL}, because φ and θ0 have one "
+                f"{name} is {short_repr(one)} already: pass what makes one, e.g. {_PARTIAL}, because φ and θ0 have one "
                 "each."
             )
         function(one, name, _PARTIAL)
@@ -108,7 +106,7 @@ def _optimiser(value: Any) -> None:
 def _schedule(value: Any) -> None:
     if isinstance(value, LRScheduler):
         raise WarpgradError(
-            f"schedule is {described(value)} already: pass what makes one of an optimiser, e.g. {_SCHEDULE}."
+            f"schedule is {short_repr(value)} already: pass what makes one of an optimiser, e.g. {_SCHEDULE}."
         )
     function(value, "schedule", _SCHEDULE)
 
@@ -121,15 +119,21 @@ def _clip(value: Any) -> None:
 
 def _callbacks(value: Any) -> None:
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise WarpgradError(f"callbacks must be a list of callbacks, not {described(value)}: write callbacks=[...].")
+        raise WarpgradError(f"callbacks must be a list of callbacks, not {short_repr(value)}: write callbacks=[...].")
     for place, one in enumerate(value):
         if not isinstance(one, Callback):
             function(one, f"callbacks[{place}]", "a Callback, or a function of (step, learner, record)")
 
 
-def _path(name: str, value: Any) -> None:
-    if not isinstance(value, str | Path):
-        raise WarpgradError(f"{name} must be a path, e.g. 'runs/mine', not {described(value)}.")
+def _config(value: Any) -> None:
+    for name, entry in mapping(value, "config", '{"width": 40}').items():
+        try:
+            json.dumps({name: entry}, allow_nan=False)  # NaN is not itself: no run could go on under it
+        except (TypeError, ValueError) as error:
+            raise WarpgradError(
+                f"config[{name!r}] is {short_repr(entry)}, which cannot be written to config.json: give finite "
+                "numbers, texts, lists and mappings of them."
+            ) from error
 
 
 _CHECKS: dict[str, Callable[[Any], object]] = {
@@ -151,9 +155,9 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "test": lambda value: function(value, "test", "lambda learner: score(learner, tasks, ...)"),
     "test_every": lambda value: integer(value, "test_every", at_least=1),
     "callbacks": _callbacks,
-    "run": partial(_path, "run"),
-    "init_from": partial(_path, "init_from"),
-    "config": lambda value: mapping(value, "config", '{"width": 40}'),
+    "run": lambda value: file_path(value, "run", "runs/mine"),
+    "init_from": lambda value: file_path(value, "init_from", "runs/mine"),
+    "config": _config,
     "fresh": lambda value: flag(value, "fresh"),
     "checkpoint_seconds": lambda value: real(value, "checkpoint_seconds", at_least=0),
     "tensorboard": lambda value: flag(value, "tensorboard"),

@@ -30,13 +30,13 @@ _KEY, _CHECKSUM = "warpgrad", "sha256"
 """The entries of the header: all that is no tensor, and the checksum, which checkpoints of earlier versions lack."""
 
 
-def save(path: Path, state: Mapping[str, Any]) -> None:
+def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     """Write `state` to `path`, atomically."""
     write_bytes(path, packed(state))
 
 
-def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """The state that `save` wrote, compared with its checksum; tensors on `device`.
+def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """The state that `write_checkpoint` wrote, compared with its checksum; tensors on `device`.
 
     A checkpoint of an earlier version has no checksum: it is taken as it is, and that is said.
     """
@@ -71,7 +71,7 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
             f"checkpoint {path} has format {content['format']}, this version reads format {CHECKPOINT_FORMAT}; "
             "use the version that wrote it, or start over with --fresh."
         )
-    found: dict[str, Any] = moved(state, device)
+    found: dict[str, Any] = to_device(state, device)
     return found
 
 
@@ -91,7 +91,7 @@ def packed(state: Mapping[str, Any]) -> bytes:
 def unpacked(data: bytes, device: torch.device) -> dict[str, Any]:
     """The state in bytes that `packed` made in the same version; tensors on `device`."""
     content = json.loads(_metadata(data)[_KEY])
-    state: dict[str, Any] = moved(_decode(content["state"], safetensors.torch.load(data)), device)
+    state: dict[str, Any] = to_device(_decode(content["state"], safetensors.torch.load(data)), device)
     return state
 
 
@@ -113,13 +113,13 @@ def _digest(structure: str, tensors: Mapping[str, Tensor]) -> str:
     return found.hexdigest()
 
 
-def moved(state: Any, device: torch.device | str) -> Any:
+def to_device(state: Any, device: torch.device | str) -> Any:
     """The state with its tensors on `device`."""
     if isinstance(state, Tensor):
         return state.to(device)
     if isinstance(state, dict):
-        return {key: moved(value, device) for key, value in state.items()}
-    return [moved(value, device) for value in state] if isinstance(state, list) else state
+        return {key: to_device(value, device) for key, value in state.items()}
+    return [to_device(value, device) for value in state] if isinstance(state, list) else state
 
 
 def cloned(state: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import WarpgradError, choice, integer, short_repr
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,17 @@ class EarlyStopping:
     """Whether less or more is better."""
 
     def __post_init__(self) -> None:
-        refuse_if(self.patience < 1, f"patience={self.patience}: early stopping must wait for at least 1 validation.")
-        refuse_if(self.mode not in ("min", "max"), f"mode={self.mode!r} is unknown; choose min or max.")
+        if not isinstance(self.metric, str):
+            raise WarpgradError(f"metric must be the name of a validation score, not {short_repr(self.metric)}.")
+        integer(self.patience, "patience", at_least=1)
+        choice(self.mode, "mode", ("min", "max"))
 
-    def watch(self) -> Watch:
+    def watch(self) -> Patience:
         """What a new training sees of the metric: nothing yet."""
-        return Watch(self)
+        return Patience(self)
 
 
-class Watch:
+class Patience:
     """The best value that one training has seen, and how many validations it has waited for a better one."""
 
     def __init__(self, settings: EarlyStopping) -> None:
@@ -59,7 +61,7 @@ class Watch:
             )
         value = scores[metric]
         better = value < self.best if self.settings.mode == "min" else value > self.best
-        if math.isnan(self.best) or better:
+        if better or (math.isnan(self.best) and not math.isnan(value)):
             self.best, self.waited = value, 0
             return True
         self.waited += 1

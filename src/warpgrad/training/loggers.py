@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from warpgrad.errors import WarpgradError, naming_extras
+from warpgrad.errors import WarpgradError
+from warpgrad.lazy import naming_extras
 from warpgrad.model.learner import Learner
 from warpgrad.training.callbacks import Callback, MetaRecord, Training
 from warpgrad.training.run_directory import TIMES

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.algorithms.ranks import Ranks
-from warpgrad.errors import NonFiniteError
+from warpgrad.errors import NonFiniteError, WarpgradError, mapping, short_repr
 from warpgrad.keys import fold
 from warpgrad.model.learner import Learner
 from warpgrad.tasks.base import TaskFamily
@@ -159,7 +159,7 @@ class MetaLoop:
     def _score(self, role: str, measure: Validation, record: MetaRecord) -> dict[str, float]:
         """Scores by rank 0, into the record under the name of their role."""
         began, learner = time.monotonic(), self.state.method.learner
-        found = self.ranks.from_first(lambda: {name: float(value) for name, value in measure(learner).items()})
+        found = self.ranks.from_first(lambda: _numbers(role, measure(learner)))
         record.update({f"{role}/{name}": value for name, value in found.items()})
         record[f"{role}_seconds"] = time.monotonic() - began
         return found
@@ -218,3 +218,18 @@ class MetaLoop:
             self.directory.save(self._snapshot["step"], self._snapshot)
             self._saved_step = self._snapshot["step"]
         self._saved_at = time.monotonic()
+
+
+def _numbers(role: str, scores: Any) -> dict[str, float]:
+    """What a function of the user's returned for scores, as plain numbers by name."""
+    argument = "validate" if role == "validation" else role
+    named = mapping(scores, f"what {argument}= returns", '{"loss": 0.5}')
+    found: dict[str, float] = {}
+    for name, value in named.items():
+        try:
+            found[str(name)] = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise WarpgradError(
+                f"what {argument}= returns must be numbers by name, but {name!r} is {short_repr(value)}."
+            ) from error
+    return found

@@ -34,7 +34,7 @@ from warpgrad.training.distributed import current_ranks, restarted
 from warpgrad.training.early_stopping import EarlyStopping
 from warpgrad.training.loggers import TensorBoardLogger
 from warpgrad.training.loop import MetaLoop, MetaRecords, Scoring, Validation
-from warpgrad.training.parts import settings, with_config
+from warpgrad.training.parts import training_settings, with_config
 from warpgrad.training.run_directory import RunDirectory
 from warpgrad.training.saving import load_start
 from warpgrad.training.state import TrainingState
@@ -123,7 +123,7 @@ def meta_train(
             update = MetaOptimiser(method, optimiser, clip=clip, schedule=schedule)
             state = TrainingState(method, algorithm, update, early_stopping)
             own = config is None or "experiment" not in config
-            made_of = settings(method, algorithm, update, tasks) if own else {}
+            made_of = training_settings(method, algorithm, update, tasks) if own else {}
             kept = {"seed": seed, "meta_steps": meta_steps, **with_config(made_of, config or {}, init_from)}
             if run is not None:
                 if tensorboard:

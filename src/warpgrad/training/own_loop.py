@@ -10,10 +10,11 @@ import torch
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import check_finite
 from warpgrad.algorithms.method import Method, ParameterGroup
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, expect, integer, short_repr
 from warpgrad.keys import fold, isolated_rng
 from warpgrad.tasks.base import Task, TaskFamily
 from warpgrad.tensors import Tensors
+from warpgrad.training.arguments import check_learns, checked_tasks
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,16 @@ def meta_gradient(
         >>> found.assign()
         >>> adam.step()
     """
+    expect(method, Method, "method", "Method(learner, SGD(0.1), Exact())")
+    expect(algorithm, Algorithm, "algorithm", "Online(steps=5, tasks=4)")
+    integer(key, "key")
+    check_learns(method, algorithm)
+    if not isinstance(tasks, TaskFamily | list | tuple) or tasks in ([], ()):
+        raise WarpgradError(
+            f"meta_gradient(...) needs a family, or a list of at least one task, not {short_repr(tasks)}."
+        )
     batch = tasks.meta_batch(key, algorithm.tasks) if isinstance(tasks, TaskFamily) else list(tasks)
-    if not batch:
-        raise WarpgradError("meta_gradient(...) needs at least one task.")
+    checked_tasks(batch, first=True)
     found: dict[ParameterGroup, Tensors] = {}
 
     def collect(group: ParameterGroup, gradient: Tensors) -> None:

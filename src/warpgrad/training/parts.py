@@ -44,8 +44,8 @@ _KNOWN: dict[str, type[Rule | Objective | Initialiser]] = {
     )
 }
 """Classes that a file may name: nothing else is ever called because a file says so."""
-_NO_SETTING = ("self", "engine", "chunk", "budget")
-"""How something is computed, not what: a run may go on under another engine."""
+_NO_SETTING = ("self", "backend", "chunk", "budget")
+"""How something is computed, not what: a run may go on under another backend."""
 
 _KERNELS = ("foreach", "fused", "capturable", "differentiable")
 """Likewise, in torch's optimisers."""
@@ -126,7 +126,7 @@ def method_parts(method: Method) -> dict[str, Any]:
     }
 
 
-def settings(method: Method, algorithm: Algorithm, update: MetaOptimiser, tasks: TaskFamily) -> dict[str, Any]:
+def training_settings(method: Method, algorithm: Algorithm, update: MetaOptimiser, tasks: TaskFamily) -> dict[str, Any]:
     """All that decides the numbers of a training, by dotted names: what a run and its continuation must share.
 
     The step size and the other settings of an optimiser are read off the optimiser itself, whatever made it.

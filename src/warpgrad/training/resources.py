@@ -1,14 +1,39 @@
-"""What a block of code takes: floating-point operations, and the memory of the process."""
+"""What numbers are made with and what they take: versions, hardware, floating-point operations, memory."""
 
 from __future__ import annotations
 
+import os
+import platform
 import resource
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
+
+from warpgrad.version import __version__
+
+
+def versions() -> dict[str, str]:
+    return {
+        "warpgrad": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def hardware() -> dict[str, Any]:
+    """What the numbers were made on."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    return {"cpu": model, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
 
 
 class Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.algorithms.ranks import ALONE, Ranks
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import WarpgradError, require
 from warpgrad.io import (
     PARTIAL,
     DamagedError,
@@ -101,8 +101,8 @@ class RunDirectory:
             fresh: Delete what an earlier run left.
             ranks: The processes that work on this run, of which this one writes.
         """
-        refuse_if(
-            several() and ranks.size == 1,
+        require(
+            ranks.size > 1 or not several(),
             "this method meta-learns nothing that several processes could share; run it without torchrun.",
         )
         self.path = path
@@ -190,7 +190,7 @@ class RunDirectory:
         if self._metrics is not None:
             with writing(self.path / "metrics.jsonl"):
                 os.fsync(self._metrics)
-        checkpoint.save(self.checkpoints / f"step-{step:08d}.safetensors", state)
+        checkpoint.write_checkpoint(self.checkpoints / f"step-{step:08d}.safetensors", state)
         self._forget()
 
     def _forget(self) -> None:
@@ -208,7 +208,7 @@ class RunDirectory:
         for place in range(len(saved) - 1, -1, -1):
             path = saved[place]
             try:
-                state = checkpoint.load(path, device)
+                state = checkpoint.read_checkpoint(path, device)
                 if not isinstance(state, dict) or path.name != f"step-{state.get('step', -1):08d}.safetensors":
                     raise DamagedError(f"checkpoint {path} is damaged (it is not of the meta-step in its name).")
             except DamagedError as error:
@@ -228,7 +228,7 @@ class RunDirectory:
 
     def close(self) -> None:
         if self._metrics is not None:
-            with suppress(OSError):  # what matters was brought to the disk by `save`
+            with suppress(OSError):  # what matters was brought to the disk by `write_checkpoint`
                 os.close(self._metrics)
             self._metrics = None
         if self._borrowed:
@@ -258,7 +258,7 @@ class RunDirectory:
             )
         given = {**DEFAULTS, **json.loads(json.dumps(config))}
         kept = {**DEFAULTS, **kept}
-        done = steps_of(self.path)
+        done = checkpointed_steps(self.path)
         if given.get(EXTENDABLE, done) < done:
             raise WarpgradError(
                 f"the run in {self.path} has taken {done} meta-steps, and {given[EXTENDABLE]} are asked for; "
@@ -286,7 +286,7 @@ def newest_checkpoint(path: Path) -> Path:
     return saved[-1]
 
 
-def steps_of(path: Path) -> int:
+def checkpointed_steps(path: Path) -> int:
     """The meta-steps that the last checkpoint of a run has behind it; 0 where there is none."""
     return max((int(saved.stem.removeprefix("step-")) for saved in saved_checkpoints(path)), default=0)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.algorithms.method import Method
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, expect, file_path
 from warpgrad.initialisers.base import Initialiser
 from warpgrad.model.learner import Learner
 from warpgrad.objectives.base import Objective
@@ -37,7 +37,9 @@ def save(path: str | Path, method: Method) -> None:
         >>> wg.load(folder / "warp.safetensors", learner).rule.lr
         0.1
     """
-    checkpoint.save(Path(path), {"version": __version__, "parts": method_parts(method), "weights": weights(method)})
+    expect(method, Method, "method", "Method(learner, SGD(0.1), Exact())")
+    content = {"version": __version__, "parts": method_parts(method), "weights": weights(method)}
+    checkpoint.write_checkpoint(file_path(path, "path", "warp.safetensors"), content)
 
 
 def load(
@@ -59,8 +61,9 @@ def load(
         >>> wg.save(folder / "warp.safetensors", method)
         >>> fitted = wg.adapt(learner, task, rule=wg.load(folder / "warp.safetensors", learner).rule, steps=5)
     """
-    path = Path(path)
-    return _built(path, checkpoint.load(path, learner.device), learner, rule, objective, initialiser)
+    path = file_path(path, "path", "warp.safetensors")
+    _check_kinds(learner, rule, objective, initialiser)
+    return _built(path, checkpoint.read_checkpoint(path, learner.device), learner, rule, objective, initialiser)
 
 
 def load_run(
@@ -83,7 +86,7 @@ def load_run(
         >>> type(wg.load_run(folder / "mine", learner).initialiser).__name__
         'Leap'
     """
-    path = Path(path)
+    path = file_path(path, "path", "runs/mine")
     if not (path / "config.json").exists():
         raise WarpgradError(f"{path} is not a run directory; give the one that meta_train(run=...) wrote, or use load.")
     return load(newest_checkpoint(path), learner, rule=rule, objective=objective, initialiser=initialiser)
@@ -97,12 +100,25 @@ def load_start(method: Method, path: str | Path) -> None:
     """
     path = Path(path)
     source = newest_checkpoint(path) if path.is_dir() else path
-    state = checkpoint.load(source, method.learner.device)
+    state = checkpoint.read_checkpoint(source, method.learner.device)
     own, given = weights(method), dict(_chosen(state, source))
     for group in ("rule", "prior"):
         if _shapes(given.get(group) or {}) != _shapes(own[group]):
             given[group] = own[group]
     load_weights(method, given, source)
+
+
+def _check_kinds(
+    learner: Learner, rule: Rule | None, objective: Objective | None, initialiser: Initialiser | None
+) -> None:
+    expect(learner, Learner, "learner", "Learner(MyModel(), warp=...)")
+    for part, kind, name, example in (
+        (rule, Rule, "rule", "SGD(0.1)"),
+        (objective, Objective, "objective", "Exact()"),
+        (initialiser, Initialiser, "initialiser", "Leap()"),
+    ):
+        if part is not None:
+            expect(part, kind, name, example)
 
 
 def _built(

@@ -14,7 +14,7 @@ from warpgrad.algorithms.method import Method
 from warpgrad.errors import NonFiniteError, WarpgradError
 from warpgrad.model.learner import Learner
 from warpgrad.tensors import Tensors
-from warpgrad.training.checkpoint import cloned, load
+from warpgrad.training.checkpoint import cloned, read_checkpoint
 from warpgrad.training.early_stopping import EarlyStopping
 from warpgrad.training.parts import method_parts
 from warpgrad.version import __version__
@@ -144,6 +144,6 @@ def is_sound(value: torch.Tensor, *, parameter: bool) -> bool:
 
 def load_learner(method: Method, path: Path) -> Learner:
     """The learner of a run as it was meant to be used: with its best weights where validation chose some."""
-    state = load(path, method.learner.device)
+    state = read_checkpoint(path, method.learner.device)
     load_weights(method, state["best"] or state["weights"], path)
     return method.learner

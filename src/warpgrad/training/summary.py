@@ -10,10 +10,10 @@ from typing import Any
 
 from warpgrad.algorithms.method import Method
 from warpgrad.io import write_json
-from warpgrad.origin import commit
 from warpgrad.training.loggers import numbers
 from warpgrad.training.loop import MetaRecords
-from warpgrad.training.provenance import hardware, versions
+from warpgrad.training.resources import hardware, versions
+from warpgrad.version import commit
 
 GROUP = "own runs"
 """What runs are of, and are compared within, unless their config says another `group`."""

@@ -8,7 +8,7 @@ import torch
 
 from tests.support.few_shot_store import few_shot_store
 from warpgrad.data import ClassImages, write
-from warpgrad.data.tasks.episodes import SAMPLE, EpisodeShape, FewShotFamily, FewShotImages
+from warpgrad.data.tasks.episodes import SAMPLE, EpisodeShape, FewShotImageFamily, FewShotImages
 from warpgrad.errors import WarpgradError
 
 SHAPE = EpisodeShape(ways=3, shots=2, query=4)
@@ -31,7 +31,7 @@ def numbered(tmp_path_factory):
     return write(path, made(), name="numbered", shape=(1, 4, 4), source="test", licence="", splits=names)
 
 
-def identities(family: FewShotFamily, images: torch.Tensor) -> list[tuple[int, int]]:
+def identities(family: FewShotImageFamily, images: torch.Tensor) -> list[tuple[int, int]]:
     """(class, image) of every image, read back through the normalisation."""
     mean, deviation = (value.double() for value in family.source.images.statistics)
     pixels = (images.double() * deviation[:, None, None] + mean[:, None, None]) * 255
@@ -42,7 +42,7 @@ def identities(family: FewShotFamily, images: torch.Tensor) -> list[tuple[int, i
 def test_classes_and_images_are_drawn_without_replacement(numbered, preload):
     images = FewShotImages(numbered, preload_bytes=preload)
     for split, members in (("train", {0, 1, 2, 3}), ("test", {7, 8, 9})):
-        family = FewShotFamily(images, split, SHAPE, dtype=torch.float64)
+        family = FewShotImageFamily(images, split, SHAPE, dtype=torch.float64)
         seen = set()
         for seed in range(30):
             task = family.sample(seed)
@@ -61,7 +61,7 @@ def test_classes_and_images_are_drawn_without_replacement(numbered, preload):
 
 
 def test_in_memory_and_from_the_file_are_the_same_episodes(numbered):
-    pairs = [FewShotFamily(FewShotImages(numbered, preload_bytes=size), "train", SHAPE) for size in (2**30, 0)]
+    pairs = [FewShotImageFamily(FewShotImages(numbered, preload_bytes=size), "train", SHAPE) for size in (2**30, 0)]
     for seed in range(5):
         first, second = (family.sample(seed) for family in pairs)
         assert torch.equal(first.support[0], second.support[0])
@@ -70,11 +70,11 @@ def test_in_memory_and_from_the_file_are_the_same_episodes(numbered):
 
 def test_an_episode_is_a_function_of_split_and_seed(numbered):
     images = FewShotImages(numbered)
-    train, again = (FewShotFamily(images, "train", SHAPE) for _ in range(2))
+    train, again = (FewShotImageFamily(images, "train", SHAPE) for _ in range(2))
     train.sample(3)
     assert torch.equal(train.sample(7).query[0], again.sample(7).query[0])
     assert not torch.equal(train.sample(7).query[0], train.sample(8).query[0])
-    held_out = FewShotFamily(images, "test", SHAPE)
+    held_out = FewShotImageFamily(images, "test", SHAPE)
     listed = list(held_out.episodes(3))
     assert [task.name for task in listed] == ["test episode 0", "test episode 1", "test episode 2"]
     assert torch.equal(listed[2].support[0], held_out.episode(2).support[0])
@@ -83,7 +83,7 @@ def test_an_episode_is_a_function_of_split_and_seed(numbered):
 
 
 def test_every_step_sees_the_support_set_and_every_judgement_the_query_set(numbered):
-    task = FewShotFamily(FewShotImages(numbered), "train", SHAPE).sample(0)
+    task = FewShotImageFamily(FewShotImages(numbered), "train", SHAPE).sample(0)
     assert task.adapt_batch(0) is task.adapt_batch(4) is task.support
     assert task.meta_batch(0) is task.meta_batch(4) is task.query
     assert list(task.test_batches()) == [task.query]
@@ -97,7 +97,7 @@ def test_images_are_normalised_by_the_training_split(tmp_path):
     mean, deviation = images.statistics
     torch.testing.assert_close(mean, pixels.mean((0, 2, 3)), rtol=1e-12, atol=0)
     torch.testing.assert_close(deviation, pixels.std((0, 2, 3), correction=0), rtol=1e-10, atol=0)
-    task = FewShotFamily(images, "train", EpisodeShape(6, 10, 40)).sample(0)
+    task = FewShotImageFamily(images, "train", EpisodeShape(6, 10, 40)).sample(0)
     everything = torch.cat([task.support[0], task.query[0]])
     torch.testing.assert_close(everything.mean((0, 2, 3)), torch.zeros(3), rtol=0, atol=1e-5)
     torch.testing.assert_close(everything.std((0, 2, 3), correction=0), torch.ones(3), rtol=0, atol=1e-5)
@@ -123,14 +123,14 @@ def test_a_channel_that_never_changes_stays_finite(tmp_path):
         tmp_path / "white", [ClassImages(name, "", white) for name in "ab"],
         name="white", shape=(1, 4, 4), source="test", licence="", splits=names,
     )  # fmt: skip
-    task = FewShotFamily(FewShotImages(store), "train", EpisodeShape(2, 1, 2)).sample(0)
+    task = FewShotImageFamily(FewShotImages(store), "train", EpisodeShape(2, 1, 2)).sample(0)
     assert torch.equal(task.query[0], torch.zeros(4, 1, 4, 4))
 
 
 def test_rotations_are_classes_of_their_own(numbered):
     images = FewShotImages(numbered)
     shape = EpisodeShape(ways=12, shots=1, query=2)
-    family = FewShotFamily(images, "test", shape, rotations=True, dtype=torch.float64)
+    family = FewShotImageFamily(images, "test", shape, rotations=True, dtype=torch.float64)
     assert family.classes == 12
     task = family.sample(0)
     assert len(set(task.classes)) == 12
@@ -144,9 +144,9 @@ def test_rotations_are_classes_of_their_own(numbered):
 
 def test_flips_mirror_some_images_and_keep_the_draws(tmp_path):
     images = FewShotImages(few_shot_store(tmp_path / "store"))
-    plain = FewShotFamily(images, "train", EpisodeShape(2, 2, 10)).sample(1)
-    flipped = FewShotFamily(images, "train", EpisodeShape(2, 2, 10), flips=True).sample(1)
-    again = FewShotFamily(images, "train", EpisodeShape(2, 2, 10), flips=True).sample(1)
+    plain = FewShotImageFamily(images, "train", EpisodeShape(2, 2, 10)).sample(1)
+    flipped = FewShotImageFamily(images, "train", EpisodeShape(2, 2, 10), flips=True).sample(1)
+    again = FewShotImageFamily(images, "train", EpisodeShape(2, 2, 10), flips=True).sample(1)
     assert torch.equal(flipped.query[0], again.query[0])
     same = [torch.equal(one, other) for one, other in zip(flipped.query[0][:10], plain.query[0][:10], strict=True)]
     mirrored = [
@@ -167,7 +167,7 @@ def test_flips_mirror_some_images_and_keep_the_draws(tmp_path):
 )
 def test_what_the_data_cannot_give_is_refused(numbered, shape, options, words):
     with pytest.raises(WarpgradError, match=words):
-        FewShotFamily(FewShotImages(numbered), "test", EpisodeShape(*shape), **options)
+        FewShotImageFamily(FewShotImages(numbered), "test", EpisodeShape(*shape), **options)
 
 
 @pytest.mark.parametrize(("shape", "words"), [((1, 1, 1), "ways=1"), ((2, 0, 1), "shots=0"), ((2, 1, 0), "query=0")])
@@ -178,4 +178,4 @@ def test_episodes_of_nothing_are_refused(shape, words):
 
 def test_an_unknown_split_is_named(numbered):
     with pytest.raises(WarpgradError, match="no split 'night'"):
-        FewShotFamily(FewShotImages(numbered), "night", SHAPE)
+        FewShotImageFamily(FewShotImages(numbered), "night", SHAPE)

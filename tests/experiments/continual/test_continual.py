@@ -33,14 +33,14 @@ from warpgrad.experiments.continual.evaluation import (
     validation,
 )
 from warpgrad.experiments.continual.experiment import ContinualLearning
-from warpgrad.experiments.continual.methods import build, family, recipe, trained
+from warpgrad.experiments.continual.methods import build, family, recipe, trained_learner
 from warpgrad.experiments.continual.page import result_lines
 from warpgrad.experiments.continual.results import beyond_share, difference
 from warpgrad.experiments.reproduction import cells
 from warpgrad.experiments.runner import execute
 from warpgrad.layers.warps import Residual
 from warpgrad.model.partition import is_warp
-from warpgrad.report.runs import load_run
+from warpgrad.report.runs import read_run
 from warpgrad.tasks.continual import ContinualTask
 from warpgrad.training.run_directory import TIMES, newest_checkpoint
 
@@ -268,7 +268,7 @@ def test_a_run_as_printed_that_was_stopped_ends_with_the_same_numbers(tmp_path: 
     run(whole, tmp_path / "whole")
     EXPERIMENT.train(halves, Execution(tmp_path / "halves", progress=False))
     run(dataclasses.replace(halves, meta_steps=4), tmp_path / "halves")
-    first, second = (trained(whole, tmp_path / name).module.state_dict() for name in ("whole", "halves"))
+    first, second = (trained_learner(whole, tmp_path / name).module.state_dict() for name in ("whole", "halves"))
     assert all(torch.equal(second[name], value) for name, value in first.items())
     records = [
         [
@@ -451,7 +451,7 @@ def test_ours_is_called_so_in_lines_and_page_and_never_alone_beside_the_papers_l
     for label, preset in (("mine", "ours"), ("theirs", "small")):
         run(EXPERIMENT.config(preset, **TINY), tmp_path / label)
         evaluation = json.loads((tmp_path / label / "evaluation.json").read_text())
-        groups[label] = Group(label, (load_run(tmp_path / label),), (evaluation,))
+        groups[label] = Group(label, (read_run(tmp_path / label),), (evaluation,))
     alone = [groups["mine"]]
     _, rows = result_lines(alone)
     assert rows
@@ -486,7 +486,7 @@ def test_direction_weight_changes_numbers_and_is_in_the_config(tmp_path: Path) -
 def test_the_page_is_built_without_the_run_directories(tmp_path: Path) -> None:
     run(EXPERIMENT.config("small", **TINY), tmp_path / "run")
     evaluation = json.loads((tmp_path / "run" / "evaluation.json").read_text())
-    group = Group("WarpGrad", (load_run(tmp_path / "run"),), ({"orders": evaluation["orders"]},))
+    group = Group("WarpGrad", (read_run(tmp_path / "run"),), ({"orders": evaluation["orders"]},))
     shutil.rmtree(tmp_path / "run")
     page = EXPERIMENT.page([group], "Continual")
     written = {path.name for path in page.write_figures(tmp_path / "figures")}
@@ -515,7 +515,7 @@ def test_page_and_table_from_finished_runs(tmp_path: Path) -> None:
         for seed, path in enumerate(paths):
             run(EXPERIMENT.config("small", **TINY, method=method, seed=seed), path)
         evaluations = tuple(json.loads((path / "evaluation.json").read_text()) for path in paths)
-        groups.append(Group(method, tuple(load_run(path) for path in paths), evaluations))
+        groups.append(Group(method, tuple(read_run(path) for path in paths), evaluations))
     header, rows = result_lines(groups)
     assert len(rows) == 2 * 2 * 2 + 2 * 2 + 2
     share = beyond_share(groups[0], groups[1], "shuffled")

@@ -108,8 +108,8 @@ def test_all_points_at_once_are_algorithm_1() -> None:
     tasks = [double_task(seed) for seed in (1, 2, 3)]
     found = []
     for algorithm in (
-        wg.Online(steps=T * N, tasks=3, engine="loop", reduction="sum"),
-        wg.Offline(steps=T * N, tasks=3, samples=None, engine="batched", chunk=5, reduction="sum"),
+        wg.Online(steps=T * N, tasks=3, backend="loop", reduction="sum"),
+        wg.Offline(steps=T * N, tasks=3, samples=None, backend="batched", chunk=5, reduction="sum"),
     ):
         recorder = Recorder()
         algorithm.meta_step(Method(learner(), wg.SGD(0.2), wg.Exact()), tasks, [0, 1, 2], recorder)
@@ -136,9 +136,9 @@ def test_padding_changes_shapes_and_no_number(credit: Credit) -> None:
 def test_without_padding_tasks_in_step_still_stack() -> None:
     tasks = [double_task(seed, pad=False) for seed in (1, 2, 3)]
     found = []
-    for engine in ("loop", "batched"):
+    for backend in ("loop", "batched"):
         recorder = Recorder()
-        algorithm = wg.Online(steps=T * N, tasks=3, engine=engine)  # type: ignore[arg-type]
+        algorithm = wg.Online(steps=T * N, tasks=3, backend=backend)  # type: ignore[arg-type]
         algorithm.meta_step(Method(learner(), wg.SGD(0.2), wg.Exact()), tasks, [0, 1, 2], recorder)
         found += recorder.of("phi")
     assert relative_error(found[1], found[0]) < 1e-10

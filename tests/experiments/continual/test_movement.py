@@ -13,7 +13,7 @@ from tests.support.continual_problems import N, T, double_task, learner
 from tests.support.problems import Recorder, point_after, relative_error
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.adaptation.traced import traced_at_once
-from warpgrad.algorithms.engines import Engine
+from warpgrad.algorithms.backend import BackendName
 from warpgrad.algorithms.method import Method
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.continual.objective import (
@@ -170,14 +170,14 @@ def test_a_point_carries_theta_of_every_sub_task_that_ended() -> None:
 @pytest.mark.parametrize("credit", CREDITS)
 def test_stacked_and_recorded_trajectories_are_the_loops(credit: Credit) -> None:
     tasks = [double_task(seed, pad=False) for seed in (1, 2, 3)]
-    found: dict[Engine, Tensors] = {}
+    found: dict[BackendName, Tensors] = {}
     with traced_at_once():
-        for engine in ("loop", "batched", "traced"):
+        for backend in ("loop", "batched", "traced"):
             recorder = Recorder()
-            algorithm = wg.Online(steps=T * N, tasks=3, engine=engine)
+            algorithm = wg.Online(steps=T * N, tasks=3, backend=backend)
             method = Method(learner(), wg.SGD(RATE), LookBack(credit, judge_start=0.5))
             algorithm.meta_step(method, tasks, [0, 1, 2], recorder)
-            (found[engine],) = recorder.of("phi")
+            (found[backend],) = recorder.of("phi")
     assert relative_error(found["batched"], found["loop"]) < 1e-10
     assert relative_error(found["traced"], found["loop"]) < 1e-10
 
@@ -185,7 +185,7 @@ def test_stacked_and_recorded_trajectories_are_the_loops(credit: Credit) -> None
 @pytest.mark.parametrize("objective", [LookBack("movement"), LookBack(judge_start=0.5)])
 def test_algorithms_that_see_single_points_refuse_it_in_a_sentence(objective: Objective) -> None:
     method = Method(learner(), wg.SGD(RATE), objective)
-    for algorithm in (wg.Offline(steps=T * N, tasks=2, engine="loop"), wg.Continual(tasks=2, batches=1)):
+    for algorithm in (wg.Offline(steps=T * N, tasks=2, backend="loop"), wg.Continual(tasks=2, batches=1)):
         with pytest.raises(WarpgradError, match=r"only Algorithm 1 keeps: use Online\(\.\.\.\)"):
             algorithm.meta_step(method, [moving(), moving()], [0, 1], Recorder())
 

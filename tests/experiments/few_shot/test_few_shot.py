@@ -18,7 +18,7 @@ from warpgrad.data.prepared import prepared
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution
 from warpgrad.experiments.comparison import comparable, difference
-from warpgrad.experiments.evaluation import trained
+from warpgrad.experiments.evaluation import trained_method
 from warpgrad.experiments.few_shot import experiment as few_shot
 from warpgrad.experiments.few_shot.config import COST, DATA, IN_TIME, LONG, METHODS, PROBES, FewShotConfig
 from warpgrad.experiments.few_shot.evaluation import half_width
@@ -27,7 +27,7 @@ from warpgrad.experiments.few_shot.methods import open_data, recipe
 from warpgrad.experiments.few_shot.page import result_lines
 from warpgrad.experiments.reproduction import cells
 from warpgrad.experiments.runner import command, execute, run_name
-from warpgrad.training.checkpoint import load
+from warpgrad.training.checkpoint import read_checkpoint
 from warpgrad.training.run_directory import TIMES, newest_checkpoint
 
 EXPERIMENT = FewShot()
@@ -58,7 +58,7 @@ def runs(tiny, tmp_path_factory) -> Runs:
 
 
 def weights_of(run: Path):
-    state = load(newest_checkpoint(run))
+    state = read_checkpoint(newest_checkpoint(run))
     return {
         f"{group}/{name}": value
         for group in ("module", "rule")
@@ -79,7 +79,7 @@ def test_the_paper_preset_is_the_papers():
         "ways": 5, "shots": 1, "train_shots": None, "query": 15, "rotations": False, "flips": False,
         "filters": 128, "batch_norm": "batch", "steps": 5, "meta_batch": 1, "meta_steps": 60_000,
         "split": "test", "test_episodes": 600, "validation_episodes": 600, "test_steps": 5,
-        "warp_init": "identity", "context": 100, "temperature": 0.5, "inner_lr": None,
+        "warp_init": "identity", "context": 100, "temperature": 0.5, "inner_lr": 0.05,
         "meta_lr": 0.001, "theta0_lr": 0.001, "rule_lr": 0.001, "meta_clip": 10.0,
         "validate_every": 1000, "patience": None, "test_curve_every": 0, "test_curve_episodes": 600,
     }  # fmt: skip
@@ -110,10 +110,9 @@ def test_the_small_preset_keeps_the_protocol_and_the_network():
 def test_every_method_has_a_step_size_of_its_own():
     for method in METHODS:
         own = EXPERIMENT.config("small", method=method)
-        assert own.inner_lr is None
-        assert own.alpha == EXPERIMENT.config("paper", method=method).alpha > 0
-        assert EXPERIMENT.config("small", method=method, inner_lr=0.4).alpha == 0.4
-    assert EXPERIMENT.config("small", method="cavia").alpha > 1, "its context begins at 0"
+        assert own.inner_lr == EXPERIMENT.config("paper", method=method).inner_lr > 0
+        assert EXPERIMENT.config("small", method=method, inner_lr=0.4).inner_lr == 0.4
+    assert EXPERIMENT.config("small", method="cavia").inner_lr > 1, "its context begins at 0"
 
 
 @pytest.mark.parametrize(
@@ -187,7 +186,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bytes(runs, tiny, tmp_path, m
 @pytest.mark.parametrize("method", METHODS)
 def test_every_group_of_meta_parameters_learns(runs, tiny, method):
     begun = recipe(tiny(method=method), (3, 32, 32)).method
-    state = load(newest_checkpoint(runs[method]))["weights"]
+    state = read_checkpoint(newest_checkpoint(runs[method]))["weights"]
     groups = {"theta0": begun.learner.learned_theta0, "phi": begun.learner.phi, "rule": begun.rule.meta}
     for group, parameters in groups.items():
         stored = state["rule" if group == "rule" else "module"]
@@ -198,9 +197,9 @@ def test_the_weights_with_the_best_validation_are_the_ones_tested(runs, tiny):
     scores = [line["validation/accuracy"] for line in metrics_of(runs["maml"])]
     assert len(scores) == 2
     path = newest_checkpoint(runs["maml"])
-    state = load(path)
+    state = read_checkpoint(path)
     assert state["early_stopping"]["best"] == max(scores)
-    method, _ = trained(lambda _: recipe(tiny(method="maml"), (3, 32, 32)).method, path)
+    method, _ = trained_method(lambda _: recipe(tiny(method="maml"), (3, 32, 32)).method, path)
     for name, value in method.learner.theta0.items():
         assert torch.equal(value, state["best"]["module"][name])
 
@@ -240,7 +239,7 @@ def test_test_episodes_are_scored_on_the_way_and_choose_nothing(runs, tiny, tmp_
     watched, straight = weights_of(tmp_path / "run"), weights_of(runs["maml"])
     assert set(watched) == set(straight)
     assert all(torch.equal(value, watched[name]) for name, value in straight.items())
-    states = [load(newest_checkpoint(run)) for run in (tmp_path / "run", runs["maml"])]
+    states = [read_checkpoint(newest_checkpoint(run)) for run in (tmp_path / "run", runs["maml"])]
     assert states[0]["early_stopping"] == states[1]["early_stopping"]
 
 
@@ -287,13 +286,13 @@ def test_other_ways_get_a_fresh_head_and_say_so(runs, tiny, method, capsys):
 def test_a_fresh_head_leaves_the_body_as_it_was_learned(runs, tiny):
     path = newest_checkpoint(runs["meta-sgd"])
     config = tiny(method="meta-sgd", ways=4)
-    method, anew = trained(lambda fresh: recipe(config, (3, 32, 32), fresh_head=fresh).method, path)
-    best = load(path)["best"]
+    method, anew = trained_method(lambda fresh: recipe(config, (3, 32, 32), fresh_head=fresh).method, path)
+    best = read_checkpoint(path)["best"]
     for name, value in method.learner.theta0.items():
         if not name.startswith("head"):
             assert torch.equal(value, best["module"][name])
             assert torch.equal(method.rule.meta[name], best["rule"][name])
-    assert torch.equal(method.rule.meta["head.weight"], torch.full((4, 12), config.alpha))
+    assert torch.equal(method.rule.meta["head.weight"], torch.full((4, 12), config.inner_lr))
     assert method.learner.starts["head.weight"] == "fresh"
     assert method.learner.starts["block1.conv.weight"] == "learned"
     assert sorted(set(anew)) == ["head.bias", "head.weight"]
@@ -361,20 +360,20 @@ def test_probes_of_step_sizes_never_see_test_classes(tmp_path):
     configs = [cell.config for cell in cells(EXPERIMENT, PROBES, tmp_path, "small", None)]
     assert {(config.split, config.meta_steps, config.seed) for config in configs} == {("validation", 500, 0)}
     assert {config.test_curve_every for config in configs} == {0}
-    chosen = {method: EXPERIMENT.config("small", method=method).alpha for method in CIFAR_METHODS}
-    assert {(config.method, config.alpha) for config in configs} >= set(chosen.items())
+    chosen = {method: EXPERIMENT.config("small", method=method).inner_lr for method in CIFAR_METHODS}
+    assert {(config.method, config.inner_lr) for config in configs} >= set(chosen.items())
 
 
 def test_every_method_of_the_tables_gets_as_many_trials_of_its_step_size(tmp_path):
     """On geometric grids, with what is known of their optimum inside them."""
     grids: dict[str, list[float]] = {}
     for cell in cells(EXPERIMENT, PROBES, tmp_path, "small", None):
-        grids.setdefault(cell.config.method, []).append(cell.config.alpha)
+        grids.setdefault(cell.config.method, []).append(cell.config.inner_lr)
     assert set(grids) == set(CIFAR_METHODS)
     for method, grid in grids.items():
         assert len(grid) == 6
         assert all(2.9 < larger / smaller < 3.5 for smaller, larger in pairwise(grid)), method
-        assert EXPERIMENT.config("small", method=method).alpha in grid[1:-1], method
+        assert EXPERIMENT.config("small", method=method).inner_lr in grid[1:-1], method
     # What earlier, shorter grids had at their edges: T-Nets' 0.05 and CAVIA's 20.
     assert grids["t-nets"][1] < 0.05 < grids["t-nets"][-2]
     assert grids["cavia"][1] < 20 < grids["cavia"][-2]

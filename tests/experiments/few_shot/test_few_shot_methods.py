@@ -14,7 +14,7 @@ from tests.support.few_shot_store import few_shot_store
 from tests.support.problems import Recorder, relative_error
 from warpgrad.adaptation.base import Adaptation
 from warpgrad.algorithms import Online, Unrolled
-from warpgrad.data.tasks.episodes import EpisodeShape, FewShotFamily, FewShotImages
+from warpgrad.data.tasks.episodes import EpisodeShape, FewShotImageFamily, FewShotImages
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.few_shot.experiment import FewShot
 from warpgrad.experiments.few_shot.methods import network, recipe, warped_network
@@ -57,7 +57,7 @@ def prepared(method: str, **changes):
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
     images = FewShotImages(few_shot_store(tmp_path_factory.mktemp("store") / "s", size=16))
-    return FewShotFamily(images, "train", EpisodeShape(3, 2, 3), dtype=torch.float64).sample(0)
+    return FewShotImageFamily(images, "train", EpisodeShape(3, 2, 3), dtype=torch.float64).sample(0)
 
 
 def forward(weights, x, context=None):

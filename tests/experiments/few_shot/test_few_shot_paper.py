@@ -19,7 +19,7 @@ from warpgrad.data.sources.tiered_imagenet import prepare_tiered_imagenet
 from warpgrad.experiments.base import Execution
 from warpgrad.experiments.few_shot.experiment import FewShot
 from warpgrad.experiments.runner import execute
-from warpgrad.training.checkpoint import load
+from warpgrad.training.checkpoint import read_checkpoint
 from warpgrad.training.run_directory import newest_checkpoint
 
 EXPERIMENT = FewShot()
@@ -85,7 +85,7 @@ def stores(tmp_path_factory) -> dict[str, ImageStore]:
 
 
 def weights_of(run: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = load(newest_checkpoint(run))["weights"]["module"]
+    found: dict[str, torch.Tensor] = read_checkpoint(newest_checkpoint(run))["weights"]["module"]
     return found
 
 

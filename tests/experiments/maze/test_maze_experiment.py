@@ -18,9 +18,9 @@ from warpgrad.experiments.maze.experiment import MazeNavigation, build
 from warpgrad.experiments.maze.page import PAPER, film_strip, return_curves
 from warpgrad.experiments.maze.results import baseline_of, baseline_then, over_baseline, validation_returns
 from warpgrad.maze import AGENTS, WARPED, Maze
-from warpgrad.report.runs import load_run
+from warpgrad.report.runs import read_run
 from warpgrad.tasks.reinforcement import EpisodeFamily, episode_seeds
-from warpgrad.training.checkpoint import load
+from warpgrad.training.checkpoint import read_checkpoint
 from warpgrad.training.run_directory import TIMES, newest_checkpoint
 
 TINY = {
@@ -36,7 +36,7 @@ def tiny(method: str = "warp-rnn", **changes) -> MazeConfig:
 
 
 def weights(directory) -> dict[str, torch.Tensor]:
-    return load(newest_checkpoint(directory), torch.device("cpu"))["weights"]["module"]
+    return read_checkpoint(newest_checkpoint(directory), torch.device("cpu"))["weights"]["module"]
 
 
 def metrics(directory) -> list[dict[str, float]]:
@@ -55,7 +55,7 @@ def groups(tmp_path_factory) -> list[Group]:
             config = tiny(**row.settings, seed=seed)
             path = root / f"{config.method}-{config.clip}-{seed}"
             runner.execute(experiment, config, Execution(path, progress=False))
-            runs.append(load_run(path))
+            runs.append(read_run(path))
             evaluations.append(json.loads((path / "evaluation.json").read_text()))
         found.append(Group(row.label, tuple(runs), tuple(evaluations), row.paper))
     return found

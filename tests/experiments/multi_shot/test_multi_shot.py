@@ -29,7 +29,7 @@ from warpgrad.experiments.runner import command, execute
 from warpgrad.initialisers import Fixed, Leap, Reptile
 from warpgrad.keys import fold
 from warpgrad.objectives import Approximate, Exact
-from warpgrad.training.checkpoint import load
+from warpgrad.training.checkpoint import read_checkpoint
 from warpgrad.training.run_directory import TIMES, newest_checkpoint
 from warpgrad.training.state import load_learner, load_weights
 
@@ -77,7 +77,7 @@ def test_the_paper_preset_is_the_papers():
         "objective": "exact", "meta_batch": 5, "meta_steps": 2000, "headline_steps": 100, "test_steps": 640,
     }  # fmt: skip
     ours = {
-        "preset": "paper", "seed": 0, "device": "cpu", "meta_images": 0, "warp_init": "identity", "inner_lr": None,
+        "preset": "paper", "seed": 0, "device": "cpu", "meta_images": 0, "warp_init": "identity", "inner_lr": 0.02,
         "meta_lr": 0.001, "theta0_lr": 0.001, "meta_clip": None, "validate_every": 100, "validation_tasks": 20,
         "patience": None, "scratch_batch": 4, "test_curve_every": 100, "test_curve_tasks": 20, "split": "test",
         "test_tasks": 100, "test_every": 10,
@@ -104,7 +104,7 @@ def test_the_paper_network_is_the_one_of_the_appendix():
     for place, shape in enumerate(zip(widths, inputs, strict=True), start=1):
         assert method.learner.theta0[f"block{place}.conv.weight"].shape == (*shape, 3, 3)
     assert method.learner.batch_norm == "corrected"
-    assert (method.rule.lr, method.rule.momentum) == (config.alpha, 0.9)
+    assert (method.rule.lr, method.rule.momentum) == (config.inner_lr, 0.9)
     online = recipe(config, (3, 84, 84)).algorithm
     assert (online.steps, online.tasks, online.reduction) == (100, 5, "mean")
     factories = recipe(config, (3, 84, 84)).optimiser
@@ -140,10 +140,9 @@ def test_training_from_scratch_takes_larger_batches(tiny):
 def test_every_method_has_a_step_size_of_its_own(tiny):
     for method in METHODS:
         own = tiny(method=method)
-        assert own.inner_lr is None
-        assert recipe(own, SHAPE).method.rule.lr == own.alpha > 0
+        assert recipe(own, SHAPE).method.rule.lr == own.inner_lr > 0
         given = tiny(method=method, inner_lr=0.3)
-        assert recipe(given, SHAPE).method.rule.lr == given.alpha == 0.3
+        assert recipe(given, SHAPE).method.rule.lr == given.inner_lr == 0.3
 
 
 @pytest.mark.parametrize(
@@ -299,7 +298,7 @@ def test_test_tasks_are_scored_during_meta_training_and_choose_nothing(tiny, run
         kept = {name: value for name, value in with_tests.items() if not name.startswith("test/")}
         first, second = ({n: v for n, v in line.items() if n not in TIMES} for line in (kept, without))
         assert first == second
-    states = [load(newest_checkpoint(path)) for path in (tmp_path / "run", runs["leap"])]
+    states = [read_checkpoint(newest_checkpoint(path)) for path in (tmp_path / "run", runs["leap"])]
     assert states[0]["early_stopping"] == states[1]["early_stopping"]
     for group in ("weights", "best"):
         first, second = (state[group]["module"] for state in states)
@@ -313,7 +312,7 @@ def test_the_scores_on_the_way_are_those_of_the_first_test_tasks(tiny, runs, tmp
     first, last = metrics_of(tmp_path / "run")
     assert "test/auc" not in first
     method = recipe(config, SHAPE).method
-    load_weights(method, load(newest_checkpoint(tmp_path / "run"))["weights"])
+    load_weights(method, read_checkpoint(newest_checkpoint(tmp_path / "run"))["weights"])
     curves = []
     for index in range(2):
         key = fold(config.seed, "held out", index)
@@ -396,12 +395,12 @@ def test_every_method_gets_as_many_trials_of_its_step_size_on_validation_classes
         config = cell.config
         assert (config.split, config.seed, config.test_curve_every) == ("validation", 0, 0)
         assert config.from_scratch or (config.meta_steps, config.validate_every) == (100, 100)
-        grids.setdefault(config.method, []).append(config.alpha)
+        grids.setdefault(config.method, []).append(config.inner_lr)
     assert set(grids) == set(METHODS)
     for method, grid in grids.items():
         assert len(grid) == 5
         assert all(2.9 < larger / smaller < 3.4 for smaller, larger in pairwise(grid)), method
-        assert EXPERIMENT.config("small", method=method).alpha in grid[1:-1], method
+        assert EXPERIMENT.config("small", method=method).inner_lr in grid[1:-1], method
 
 
 def test_widths_can_be_given_on_the_command_line():

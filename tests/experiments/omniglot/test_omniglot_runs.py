@@ -21,7 +21,7 @@ from warpgrad.experiments.omniglot.evaluation import activation_statistics, adap
 from warpgrad.experiments.omniglot.experiment import trained
 from warpgrad.experiments.runner import execute
 from warpgrad.keys import fold
-from warpgrad.training.checkpoint import load
+from warpgrad.training.checkpoint import read_checkpoint
 from warpgrad.training.run_directory import newest_checkpoint
 
 __all__ = ["runs", "store", "tiny"]
@@ -151,7 +151,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bytes(tiny, tmp_path):
 def test_a_cosine_schedule_ends_at_zero_and_such_a_run_is_not_carried_on(tiny, tmp_path):
     config = tiny(meta_steps=2, meta_schedule="cosine", theta0_lr=0.1)
     EXPERIMENT.train(config, Execution(tmp_path, progress=False))
-    state = load(newest_checkpoint(tmp_path), torch.device("cpu"))
+    state = read_checkpoint(newest_checkpoint(tmp_path), torch.device("cpu"))
     rates = {group: item["param_groups"][0]["lr"] for group, item in state["update"]["optimisers"].items()}
     assert rates == pytest.approx({"phi": 0.0, "theta0": 0.0})
     with pytest.raises(WarpgradError, match="its schedule ends there"):

@@ -129,7 +129,7 @@ def test_seeds_are_as_declared(tmp_path):
 
 
 def test_step_sizes_are_searched_on_validation_with_as_many_trials_for_every_method(tmp_path):
-    """The published values lie inside every grid, and the meta-trained methods have as much processor time."""
+    """Every grid spans a factor of ten or more, and the meta-trained methods have as much processor time."""
     rows = TABLES["omniglot-steps"].rows
     counts = Counter(row.label.split(",")[0] for row in rows)
     assert counts == dict.fromkeys(
@@ -138,14 +138,15 @@ def test_step_sizes_are_searched_on_validation_with_as_many_trials_for_every_met
     assert all(row.settings["split"] == "validation" for row in rows)
     for method in counts:
         own = [row.settings for row in rows if row.label.split(",")[0] == method]
-        for name, published in own[0].items():
+        for name in own[0]:
             tried = {settings[name] for settings in own}
             if len(tried) > 1:
-                assert min(tried) < published < max(tried), (method, name)
+                assert len(tried) >= 4, (method, name)
+                assert max(tried) >= 10 * min(tried), (method, name)
     for configs in found_at("omniglot-steps", "small", tmp_path).values():
         (config,) = configs
         if not config.from_scratch:
-            wanted = 10 * COSTS["small"]["warp-leap"] / COSTS["small"][config.method]
+            wanted = 20 * COSTS["small"]["warp-leap"] / COSTS["small"][config.method]
             assert abs(config.meta_steps - wanted) <= 0.5
 
 

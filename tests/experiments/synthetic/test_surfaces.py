@@ -10,7 +10,7 @@ import torch
 import warpgrad as wg
 from warpgrad.experiments.base import Execution
 from warpgrad.experiments.synthetic.config import SyntheticConfig
-from warpgrad.experiments.synthetic.evaluation import Test, descend
+from warpgrad.experiments.synthetic.evaluation import Test, descend_surfaces
 from warpgrad.experiments.synthetic.experiment import Synthetic
 from warpgrad.experiments.synthetic.methods import build
 from warpgrad.experiments.synthetic.surfaces import (
@@ -111,7 +111,7 @@ def test_every_minimum_found_is_one_and_none_is_missed():
 def test_descend_is_plain_gradient_descent():
     coefficients = torch.stack([draw_coefficients(seed) for seed in range(3)])
     starts = torch.tensor([[0.5, 0.3], [-1.0, 0.2], [0.1, -0.9]])
-    found = descend(None, wg.SGD(0.1), starts, coefficients, 20)
+    found = descend_surfaces(None, wg.SGD(0.1), starts, coefficients, 20)
     place = starts.clone()
     for k in range(21):
         place.requires_grad_()

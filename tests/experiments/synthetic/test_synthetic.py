@@ -16,9 +16,9 @@ import warpgrad as wg
 from warpgrad.experiments.base import Execution, Group
 from warpgrad.experiments.runner import execute
 from warpgrad.experiments.synthetic.config import STEP_SIZES, SyntheticConfig, descending_at_test, tuned_lr
-from warpgrad.experiments.synthetic.evaluation import EXAMPLES, FROM_X0, Test, descend
+from warpgrad.experiments.synthetic.evaluation import EXAMPLES, FROM_X0, Test, descend_surfaces
 from warpgrad.experiments.synthetic.experiment import Synthetic
-from warpgrad.experiments.synthetic.methods import build, omega_of, rule, weights
+from warpgrad.experiments.synthetic.methods import build, omega_of, omega_values, rule
 from warpgrad.experiments.synthetic.page import redrawn
 from warpgrad.experiments.synthetic.results import (
     COMPARISONS,
@@ -40,7 +40,7 @@ from warpgrad.experiments.synthetic.surfaces import (
     minima,
     surface,
 )
-from warpgrad.report.runs import load_run
+from warpgrad.report.runs import read_run
 from warpgrad.statistics.estimates import paired_difference
 from warpgrad.training.run_directory import newest_checkpoint
 from warpgrad.training.state import load_learner
@@ -63,7 +63,7 @@ def run_group(label: str, directory: Path, seeds: int = 1, **changes: Any) -> Gr
         execute(EXPERIMENT, config, Execution(directory / f"{label}-{seed}", progress=False))
     paths = [directory / f"{label}-{seed}" for seed in range(seeds)]
     evaluations = tuple(json.loads((path / "evaluation.json").read_text()) for path in paths)
-    return Group(label, tuple(load_run(path) for path in paths), evaluations)
+    return Group(label, tuple(read_run(path) for path in paths), evaluations)
 
 
 # Presets and rules
@@ -111,9 +111,9 @@ def test_the_inner_rule_descends_in_training_and_in_test(name: str, tmp_path: Pa
     expected = {"sgd": wg.SGD(0.15), "momentum": wg.SGD(0.15, momentum=0.9), "adam": wg.Adam(0.15)}[name]
     test = Test(config)
     found = test.columns(bent(torch.float32))[0]
-    by_hand = descend(None, expected, test.x0, test.coefficients, config.steps)
+    by_hand = descend_surfaces(None, expected, test.x0, test.coefficients, config.steps)
     assert torch.equal(found["plain"].thetas, by_hand.thetas)
-    through = descend(bent(torch.float32), expected, test.x0, test.coefficients, config.steps)
+    through = descend_surfaces(bent(torch.float32), expected, test.x0, test.coefficients, config.steps)
     assert torch.equal(found["warp"].thetas, through.thetas)
     # In meta-training, the last task loss is that after K − 1 steps of the rule.
     EXPERIMENT.train(config, Execution(tmp_path / name, progress=False))
@@ -133,7 +133,7 @@ def test_another_rule_can_descend_through_the_same_warp_at_test(tmp_path: Path) 
     config = EXPERIMENT.config("long", **TINY, test_rule="adam", test_lr=0.2)
     test = Test(config)
     omega = omega_of(30, same.evaluations[0]["omega"])
-    by_hand = descend(omega, wg.Adam(0.2), test.x0, test.coefficients, config.steps)
+    by_hand = descend_surfaces(omega, wg.Adam(0.2), test.x0, test.coefficients, config.steps)
     found = torch.tensor(other.evaluations[0]["final"]["warp"])
     torch.testing.assert_close(found, by_hand.heights[-1].reshape(6, 2).mean(dim=1), rtol=1e-5, atol=1e-6)
     assert names(other)["plain"] == "Adam 0.2 (tuned) from x0"
@@ -168,7 +168,12 @@ def test_baselines_without_a_warp_are_at_their_best_step_sizes_on_validation_sur
     assert len({len(lrs) for lrs in STEP_SIZES.values()}) == 1
     for name, lrs in STEP_SIZES.items():
         ends = [
-            float(descend(None, rule(config, name, lr), starts, coefficients, config.steps).heights[-1].double().mean())  # type: ignore[arg-type]
+            float(
+                descend_surfaces(None, rule(config, name, lr), starts, coefficients, config.steps)
+                .heights[-1]
+                .double()
+                .mean()
+            )  # type: ignore[arg-type]
             for lr in lrs
         ]
         best = int(np.argmin(ends))
@@ -362,7 +367,7 @@ def test_descents_are_drawn_again_from_seven_digits_as_they_were_tested() -> Non
 def test_omega_comes_back_from_its_record() -> None:
     omega = bent(torch.float32)
     theta = torch.randn(9, 2)
-    assert torch.equal(omega_of(30, json.loads(json.dumps(weights(omega))))(theta), omega(theta))
+    assert torch.equal(omega_of(30, json.loads(json.dumps(omega_values(omega))))(theta), omega(theta))
 
 
 def rounded(value: Any) -> Any:

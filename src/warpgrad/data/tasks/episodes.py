@@ -173,7 +173,7 @@ class FewShotTask(Classification):
         yield self.query
 
 
-class FewShotFamily(TaskFamily):
+class FewShotImageFamily(TaskFamily):
     """All episodes of one split."""
 
     def __init__(

@@ -15,7 +15,7 @@ from warpgrad.experiments.base import (
     PositiveFloat,
     PositiveInt,
     Row,
-    Table,
+    RunTable,
 )
 from warpgrad.experiments.search_space import FloatRange, Space, Spaces
 
@@ -180,7 +180,7 @@ SHORT = {"ours": {"meta_steps": 1000}}
 """The ablation's length."""
 
 TABLES = (
-    Table(
+    RunTable(
         "continual",
         "Loss of new and old sub-tasks on held-out tasks, Eq. 11 as printed",
         "continual",
@@ -192,7 +192,7 @@ TABLES = (
         ),
         seeds=4,
     ),
-    Table(
+    RunTable(
         "continual-ours",
         "Loss of new and old sub-tasks on held-out tasks, ours beside Eq. 11 as printed",
         "continual",
@@ -204,7 +204,7 @@ TABLES = (
         seeds=4,
         preset="ours",
     ),
-    Table(
+    RunTable(
         "continual-credit",
         "What earlier sub-tasks judge: ours, by credit, beside Eq. 11 as printed",
         "continual",
@@ -218,7 +218,7 @@ TABLES = (
         seeds=4,
         preset="ours",
     ),
-    Table(
+    RunTable(
         "continual-baselines",
         "Step size and strength of the methods without a warp, on validation tasks",
         "continual",
@@ -238,7 +238,7 @@ TABLES = (
         ),
         seeds=4,
     ),
-    Table(
+    RunTable(
         "continual-alphabets",
         "Characters learned two at a time, on held-out alphabets",
         "continual",

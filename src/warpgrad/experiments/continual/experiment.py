@@ -32,7 +32,7 @@ from warpgrad.experiments.base import Execution, Experiment
 from warpgrad.experiments.continual import page
 from warpgrad.experiments.continual.config import DECLARATION, WARPED, ContinualConfig
 from warpgrad.experiments.continual.evaluation import SELECTED, evaluation, validation
-from warpgrad.experiments.continual.methods import family, recipe, trained
+from warpgrad.experiments.continual.methods import family, recipe, trained_learner
 from warpgrad.experiments.continual.objective import STEPPING
 from warpgrad.experiments.runner import meta_trained, without_meta_training
 from warpgrad.training.early_stopping import EarlyStopping
@@ -79,7 +79,7 @@ class ContinualLearning(Experiment[ContinualConfig]):
         )
 
     def evaluate(self, config: ContinualConfig, directory: Path) -> dict[str, Any]:
-        return evaluation(config, trained(config, directory))
+        return evaluation(config, trained_learner(config, directory))
 
 
 EXPERIMENT = ContinualLearning()

@@ -86,7 +86,7 @@ def build(config: ContinualConfig) -> Method:
     return Method(learner, SGD(config.lr), objective)
 
 
-def trained(config: ContinualConfig, directory: Path) -> Learner:
+def trained_learner(config: ContinualConfig, directory: Path) -> Learner:
     """The learner of a run."""
     method = build(config)
     return load_learner(method, newest_checkpoint(directory)) if config.method in WARPED else method.learner

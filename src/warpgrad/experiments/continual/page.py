@@ -82,7 +82,7 @@ def breakdown(group: Group) -> Figure:
     )
 
 
-def predictions(group: Group) -> Figure:
+def prediction_figure(group: Group) -> Figure:
     """One held-out sine task: rows are its sub-tasks as they are learned, columns the two orders."""
     orders = [group.evaluations[0]["orders"][order] for order in ORDERS]
     rows = [[_prediction(found, stage) for found in orders] for stage in range(len(orders[0]["order"]))]
@@ -125,7 +125,7 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         figures = [_against_meta_steps(meta_trained, order) for order in ORDERS]
         sections.append(Section("Loss against meta-steps", [Gallery(figures)]))
     if config["family"] == "sine":
-        sections.append(Section("Predictions as sub-tasks come", [predictions(group) for group in groups]))
+        sections.append(Section("Predictions as sub-tasks come", [prediction_figure(group) for group in groups]))
     sizes = (
         f"{config['test_tasks']} {config['split']} tasks each, {config['subtasks']} sub-tasks × "
         f"{config['steps_per_subtask']} steps"

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from warpgrad.experiments.base import Bound, Config, Declaration, NonNegativeInt, PositiveFloat, PositiveInt, Row, Table
+from warpgrad.experiments.base import (
+    Bound,
+    Config,
+    Declaration,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Row,
+    RunTable,
+)
 from warpgrad.experiments.search_space import Choices, FloatRange, Space, Spaces
 
 if TYPE_CHECKING:
@@ -19,10 +28,11 @@ METHODS = (
 DATA = ("cifar-fs", "fc100", "mini-imagenet", "tiered-imagenet", "omniglot-fewshot")
 TRAIN_SHOTS = {1: 5, 5: 15}
 """App. H: meta-training sees more images of each class than the test."""
-_ALPHA: Mapping[str, float] = {"warp-maml": 0.15, "maml": 0.05, "meta-sgd": 0.05, "t-nets": 0.05, "cavia": 150.0}
-"""The step size of each method that has one of its own, chosen by the table `few-shot-steps`."""
-_USUAL_ALPHA = 0.05
-"""That of the methods which the table does not search."""
+_SEARCHED: Mapping[str, Mapping[str, float]] = {
+    method: {"inner_lr": alpha}
+    for method, alpha in (("warp-maml", 0.15), ("maml", 0.05), ("meta-sgd", 0.05), ("t-nets", 0.05), ("cavia", 150.0))
+}
+"""What won the table `few-shot-steps`; the methods that it does not search have MAML's."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +67,8 @@ class FewShotConfig(Config):
     """What batch-norm uses at test: the statistics of the query set (batch), or the episode's running ones."""
     steps: PositiveInt = 5
     """K in meta-training."""
-    inner_lr: PositiveFloat | None = None
-    """α; None is the method's own, chosen by the table `few-shot-steps`."""
+    inner_lr: PositiveFloat = 0.05
+    """α; by default the method's own, chosen by the table `few-shot-steps`."""
     meta_lr: PositiveFloat = 0.001
     """Adam's step size for φ: warps, T, and what CAVIA and ANIL do not adapt."""
     theta0_lr: PositiveFloat = 0.001
@@ -100,13 +110,6 @@ class FewShotConfig(Config):
         from warpgrad.data.tasks.episodes import EpisodeShape  # needs torch
 
         return EpisodeShape(self.ways, shots, self.query)
-
-    @property
-    def alpha(self) -> float:
-        """The step size of adaptation that is used."""
-        if self.inner_lr is not None:
-            return self.inner_lr
-        return _ALPHA.get(self.method, _USUAL_ALPHA)
 
 
 PRESETS: Mapping[str, FewShotConfig] = MappingProxyType(
@@ -213,13 +216,13 @@ def _cifar(label: str, method: str, paper: float | None, shots: int, *, in_time:
     return Row(label + IN_TIME if in_time else label, settings, paper, at=at)
 
 
-def _cifar_table(place: int, shots: int) -> Table:
+def _cifar_table(place: int, shots: int) -> RunTable:
     equal_steps = [_cifar(label, method, papers[place], shots, in_time=False) for label, method, *papers in _CIFAR]
     # A method whose meta-step costs what one of MAML does has both in one row.
     equal_time = [
         _cifar(label, method, None, shots, in_time=True) for label, method, *_ in _CIFAR if COST[shots][method] != 1.0
     ]
-    return Table(
+    return RunTable(
         f"few-shot-cifar-{shots}shot",
         f"Accuracy on test episodes, cifar-fs, 5-way {shots}-shot",
         NAME,
@@ -229,13 +232,13 @@ def _cifar_table(place: int, shots: int) -> Table:
     )
 
 
-def _imagenet_tables(short: str, data: str, published: _Published) -> list[Table]:
+def _imagenet_tables(short: str, data: str, published: _Published) -> list[RunTable]:
     def row(label: str, method: str, paper: float | None, shots: int) -> Row:
         settings = {"method": method, "data": data, "shots": shots}
         return Row(label, settings, paper, at={"paper": _at_paper(method)})
 
     return [
-        Table(
+        RunTable(
             f"few-shot-{short}-{shots}shot",
             f"Accuracy on test episodes, {data}, 5-way {shots}-shot",
             NAME,
@@ -252,7 +255,7 @@ def _long(label: str, method: str, *, in_time: bool = False) -> Row:
     return Row(label + IN_TIME if in_time else label, {"method": method, **length, **curve})
 
 
-LONG = Table(
+LONG = RunTable(
     "few-shot-cifar-long",
     f"Accuracy on test episodes, cifar-fs, 5-way 1-shot, after {LONG_STEPS} meta-steps and on the way",
     NAME,
@@ -269,7 +272,7 @@ largest."""
 _SHORT: dict[str, Any] = {
     "meta_steps": 500, "validate_every": 500, "split": "validation", "test_episodes": 300,
 }  # fmt: skip
-PROBES = Table(
+PROBES = RunTable(
     "few-shot-steps",
     "Step sizes: accuracy on validation episodes after 500 meta-steps, cifar-fs, 5-way 1-shot",
     NAME,
@@ -284,7 +287,7 @@ PROBES = Table(
 )
 """What the step sizes of the preset `small` are chosen by: as many trials for each method of the tables on CIFAR-FS."""
 
-TABLES: tuple[Table, ...] = (
+TABLES: tuple[RunTable, ...] = (
     *(_cifar_table(place, shots) for place, shots in enumerate((1, 5))),
     LONG,
     *_imagenet_tables("mini", "mini-imagenet", _MINI),
@@ -301,4 +304,5 @@ DECLARATION = Declaration(
     presets=PRESETS,
     tables=TABLES,
     spaces=SPACES,
+    searched=dict.fromkeys(PRESETS, _SEARCHED),
 )

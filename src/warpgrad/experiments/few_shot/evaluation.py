@@ -14,8 +14,8 @@ from warpgrad.adaptation.base import Adaptation
 from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.algorithms.method import Method
 from warpgrad.data.prepared import data_name
-from warpgrad.data.tasks.episodes import FewShotFamily, FewShotImages, FewShotTask
-from warpgrad.experiments.evaluation import note, other_data, say, trained
+from warpgrad.data.tasks.episodes import FewShotImageFamily, FewShotImages, FewShotTask
+from warpgrad.experiments.evaluation import note, other_data, print_notes, trained_method
 from warpgrad.experiments.few_shot.config import FewShotConfig
 from warpgrad.experiments.few_shot.methods import recipe
 from warpgrad.keys import fold, isolated_rng
@@ -30,14 +30,14 @@ POLICIES = {
 
 def evaluate_on_episodes(config: FewShotConfig, images: FewShotImages, run: Path) -> dict[str, Any]:
     """The result of a run: accuracy of every episode after every adaptation step."""
-    method, anew = trained(
+    method, anew = trained_method(
         lambda fresh: recipe(config, images.store.shape, fresh_head=fresh).method,
         newest_checkpoint(run),
         adapts_head=config.method != "cavia",
     )
     shape = config.test_shape
-    family = FewShotFamily(images, config.split, shape, rotations=config.rotations)
-    notes = say(_notes(config, images, run, anew))
+    family = FewShotImageFamily(images, config.split, shape, rotations=config.rotations)
+    notes = print_notes(_notes(config, images, run, anew))
     accuracies: list[list[float]] = []
     losses: list[float] = []
     with isolated_rng(method.learner.device), method.learner.modes_kept(), torch.enable_grad():

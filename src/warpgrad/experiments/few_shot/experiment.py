@@ -31,13 +31,12 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.adaptation.adapt import score
-from warpgrad.data.tasks.episodes import FewShotFamily, FewShotImages
+from warpgrad.data.tasks.episodes import FewShotImageFamily, FewShotImages
 from warpgrad.experiments.base import Execution, Experiment, require_users
 from warpgrad.experiments.few_shot import page
 from warpgrad.experiments.few_shot.config import (
     DECLARATION,
     METHODS,
-    PRESETS,
     FewShotConfig,
 )
 from warpgrad.experiments.few_shot.evaluation import evaluate_on_episodes
@@ -64,18 +63,18 @@ class FewShot(Experiment[FewShotConfig]):
 
     def check(self, config: FewShotConfig) -> FewShotConfig:
         super().check(config)
-        require_users(config, PRESETS[config.preset], _METHODS_OF)
+        require_users(config, self.preset(config.preset, config.method), _METHODS_OF)
         _ = config.train_shape, config.test_shape  # building them checks ways, shots and query
         return config
 
     def train(self, config: FewShotConfig, execution: Execution) -> int:
         images = FewShotImages(open_data(config.data), config.device)
-        tasks = FewShotFamily(images, "train", config.train_shape, rotations=config.rotations, flips=config.flips)
+        tasks = FewShotImageFamily(images, "train", config.train_shape, rotations=config.rotations, flips=config.flips)
         chosen = recipe(config, images.store.shape)
 
         def scores(split: str, episodes: int) -> Validation:
             """Mean scores on the first episodes of a split, accuracy in per cent."""
-            held_out = FewShotFamily(images, split, config.test_shape, rotations=config.rotations)
+            held_out = FewShotImageFamily(images, split, config.test_shape, rotations=config.rotations)
 
             def measure(learner: Learner) -> dict[str, float]:
                 found = score(

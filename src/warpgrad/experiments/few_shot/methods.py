@@ -10,6 +10,7 @@ from torch import nn
 from warpgrad.algorithms import Online, Unrolled, warp_maml
 from warpgrad.algorithms.method import Method
 from warpgrad.data.prepared import open_prepared
+from warpgrad.data.splits import SPLITS
 from warpgrad.data.store import ImageStore
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import methods
@@ -33,7 +34,7 @@ def recipe(config: FewShotConfig, shape: Shape, *, fresh_head: bool = False) -> 
     made = partial(Recipe, optimiser=optimiser, clip=config.meta_clip)
     plain = network(config, shape)
     online = Online(steps=config.steps, tasks=config.meta_batch)
-    descent = SGD(config.alpha)
+    descent = SGD(config.inner_lr)
     unrolled = Unrolled(steps=config.steps, tasks=config.meta_batch)
     match config.method:
         case "warp-maml":
@@ -57,8 +58,8 @@ def recipe(config: FewShotConfig, shape: Shape, *, fresh_head: bool = False) -> 
         case "maml" | "meta-sgd" | "meta-curvature":
             rules: dict[str, Rule] = {
                 "maml": descent,
-                "meta-sgd": MetaSGD(config.alpha),
-                "meta-curvature": MetaCurvature(config.alpha),
+                "meta-sgd": MetaSGD(config.inner_lr),
+                "meta-curvature": MetaCurvature(config.inner_lr),
             }
             return made(Method(_learner(config, plain, warp=(), start=start), rules[config.method]), unrolled)
     raise WarpgradError(f"few-shot has no method '{config.method}'.")
@@ -117,10 +118,7 @@ def _masked(config: FewShotConfig, module: nn.Sequential, start: Mapping[str, St
     }
     noise: dict[str, StartPolicy] = {f"*.{MASK}": "fresh"}
     learner = _learner(config, module, start={**start, **noise}, allow_unused=True)
-    return Method(learner, MaskedSGD(config.alpha, masks, temperature=config.temperature))
-
-
-SPLITS = ("train", "validation", "test")
+    return Method(learner, MaskedSGD(config.inner_lr, masks, temperature=config.temperature))
 
 
 def open_data(data: str) -> ImageStore:

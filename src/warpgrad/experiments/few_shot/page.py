@@ -16,7 +16,7 @@ from warpgrad.report import (
     Page,
     Paragraph,
     Section,
-    steps_of,
+    meta_step_range,
 )
 
 
@@ -32,7 +32,7 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
                 Column("before it", "%"),
                 lambda group: f"{np.mean([item['curve'][0] for item in group.evaluations]):.1f}",
             ),
-            (Column("meta-steps"), lambda group: steps_of(group.runs)),
+            (Column("meta-steps"), lambda group: meta_step_range(group.runs)),
             (Column("their processor time", "min"), _minutes),
         ],
         caption="The same held-out episodes for every row and every meta-seed.",

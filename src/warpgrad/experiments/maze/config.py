@@ -15,7 +15,7 @@ from warpgrad.experiments.base import (
     PositiveFloat,
     PositiveInt,
     Row,
-    Table,
+    RunTable,
 )
 
 METHODS = (
@@ -119,9 +119,9 @@ LEARNING = tuple(
 """How the baseline does under other settings than the paper's step size and our clipping."""
 
 TABLES = (
-    Table("maze", "Return in the maze", "maze", ROWS, seeds=10),
-    Table("maze-gates", "Return in the maze, by how far the gates are open at the start", "maze", GATES, seeds=4),
-    Table("maze-rnn", "Return of the RNN, by step size and clipping", "maze", LEARNING, seeds=1, preset="small"),
+    RunTable("maze", "Return in the maze", "maze", ROWS, seeds=10),
+    RunTable("maze-gates", "Return in the maze, by how far the gates are open at the start", "maze", GATES, seeds=4),
+    RunTable("maze-rnn", "Return of the RNN, by step size and clipping", "maze", LEARNING, seeds=1, preset="small"),
 )
 
 

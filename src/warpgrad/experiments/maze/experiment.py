@@ -27,7 +27,7 @@ from warpgrad.algorithms import Continual
 from warpgrad.algorithms.method import Method
 from warpgrad.experiments.base import Execution, Experiment, require_users
 from warpgrad.experiments.maze import page
-from warpgrad.experiments.maze.config import DECLARATION, PRESETS, MazeConfig
+from warpgrad.experiments.maze.config import DECLARATION, MazeConfig
 from warpgrad.experiments.maze.evaluation import evaluated, mean_return
 from warpgrad.experiments.methods import Recipe, adam, keyed
 from warpgrad.experiments.runner import meta_trained
@@ -55,7 +55,7 @@ class MazeNavigation(Experiment[MazeConfig]):
 
     def check(self, config: MazeConfig) -> MazeConfig:
         super().check(config)
-        require_users(config, PRESETS[config.preset], _METHODS_OF)
+        require_users(config, self.preset(config.preset, config.method), _METHODS_OF)
         maze_of(config)
         return config
 

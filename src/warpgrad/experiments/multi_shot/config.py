@@ -7,15 +7,27 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from warpgrad.experiments.base import Bound, Config, Declaration, NonNegativeInt, PositiveFloat, PositiveInt, Row, Table
+from warpgrad.experiments.base import (
+    Bound,
+    Config,
+    Declaration,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Row,
+    RunTable,
+)
 from warpgrad.experiments.search_space import Choices, FloatRange, Space, Spaces
 
 if TYPE_CHECKING:
     from warpgrad.data.tasks.many_shot import ManyShotShape
 
 METHODS = ("warp-leap", "leap", "reptile", "sgd")
-_ALPHA: Mapping[str, float] = {"warp-leap": 0.02, "leap": 0.006, "reptile": 0.002, "sgd": 0.006}
-"""The step size of each method, chosen by the table `multi-shot-steps`."""
+_SEARCHED: Mapping[str, Mapping[str, float]] = {
+    method: {"inner_lr": alpha}
+    for method, alpha in (("warp-leap", 0.02), ("leap", 0.006), ("reptile", 0.002), ("sgd", 0.006))
+}
+"""What won the table `multi-shot-steps`."""
 POOLS = 5
 """Blocks with pooling, from the first (App. H)."""
 
@@ -44,8 +56,8 @@ class MultiShotConfig(Config):
     """Images per batch."""
     steps: PositiveInt = 100
     """K in meta-training."""
-    inner_lr: PositiveFloat | None = None
-    """α; None is the method's own, chosen by the table `multi-shot-steps`."""
+    inner_lr: PositiveFloat = 0.02
+    """α; by default the method's own, chosen by the table `multi-shot-steps`."""
     momentum: Annotated[float, Bound("it must be at least 0 and below 1", least=0, below=1)] = 0.9
     """Of adaptation."""
     objective: Literal["exact", "approximate"] = "exact"
@@ -101,11 +113,6 @@ class MultiShotConfig(Config):
 
         batch = self.batch_size * (self.scratch_batch if self.from_scratch else 1)
         return ManyShotShape(self.ways, self.shots, self.test_images, batch)
-
-    @property
-    def alpha(self) -> float:
-        """The step size of adaptation that is used."""
-        return _ALPHA[self.method] if self.inner_lr is None else self.inner_lr
 
 
 PRESETS: Mapping[str, MultiShotConfig] = MappingProxyType(
@@ -166,7 +173,7 @@ STEP_SIZES = (0.0006, 0.002, 0.006, 0.02, 0.06)
 _ON_VALIDATION: dict[str, Any] = {"split": "validation", "test_tasks": 10, "test_curve_every": 0}
 _SHORT: dict[str, Any] = {"meta_steps": 100, "validate_every": 100}
 """A quarter of the meta-steps of `small`: the search is to cost less than the runs it is for."""
-PROBES = Table(
+PROBES = RunTable(
     "multi-shot-steps",
     "Step sizes: AUC on validation tasks, where there is meta-training after 100 meta-steps",
     NAME,
@@ -185,7 +192,7 @@ PROBES = Table(
 """What the step sizes of the preset `small` are chosen by: as many trials for each method."""
 
 TABLES = (
-    Table(
+    RunTable(
         "multi-shot",
         "Accuracy on held-out tasks of large multi-shot image classification",
         NAME,
@@ -205,4 +212,5 @@ DECLARATION = Declaration(
     tables=TABLES,
     spaces=SPACES,
     sweep_metric="auc",
+    searched=dict.fromkeys(PRESETS, _SEARCHED),
 )

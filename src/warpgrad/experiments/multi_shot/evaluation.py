@@ -9,7 +9,7 @@ from warpgrad.adaptation.adapt import adapt
 from warpgrad.algorithms.method import Method
 from warpgrad.data.tasks.episodes import FewShotImages
 from warpgrad.data.tasks.many_shot import ManyShotFamily, ManyShotTask
-from warpgrad.experiments.evaluation import AdaptationCurve, mean, say
+from warpgrad.experiments.evaluation import AdaptationCurve, mean, print_notes
 from warpgrad.experiments.multi_shot.config import MultiShotConfig
 from warpgrad.keys import fold
 from warpgrad.model.learner import Learner
@@ -59,7 +59,7 @@ def evaluate_on_tasks(
 
     `notes` say what else there is to say of the method.
     """
-    notes = say([f"{POLICY}.", *notes])
+    notes = print_notes([f"{POLICY}.", *notes])
     family = ManyShotFamily(images, config.split, config.test_shape)
     found = adapt_and_test(
         method.learner,

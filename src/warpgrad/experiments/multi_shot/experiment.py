@@ -29,7 +29,7 @@ from warpgrad.data.tasks.episodes import FewShotImages
 from warpgrad.data.tasks.many_shot import ManyShotFamily
 from warpgrad.errors import require
 from warpgrad.experiments.base import Execution, Experiment
-from warpgrad.experiments.evaluation import note, other_data, trained
+from warpgrad.experiments.evaluation import note, other_data, trained_method
 from warpgrad.experiments.multi_shot import page
 from warpgrad.experiments.multi_shot.config import (
     DECLARATION,
@@ -89,7 +89,7 @@ class MultiShot(Experiment[MultiShotConfig]):
         shape = images.store.shape
         if config.from_scratch:
             return evaluate_on_tasks(config, images, recipe(config, shape).method)
-        method, anew = trained(
+        method, anew = trained_method(
             lambda fresh: recipe(config, shape, fresh_head=fresh).method, newest_checkpoint(directory)
         )
         notes = [*other_data(config.data, images.store.header.name, directory), *note(anew)]

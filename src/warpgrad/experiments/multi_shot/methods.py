@@ -26,7 +26,7 @@ def recipe(config: MultiShotConfig, shape: Shape, *, fresh_head: bool = False) -
     """How a method is meta-trained, by Algorithm 1, averaged over tasks and their whole trajectories; with
     `fresh_head`, how it is used where its head does not fit."""
     start: dict[str, StartPolicy] = {"head": "fresh"} if fresh_head else {}
-    rule = SGD(config.alpha, momentum=config.momentum)
+    rule = SGD(config.inner_lr, momentum=config.momentum)
     match config.method:
         case "warp-leap":
             objective = Exact() if config.objective == "exact" else Approximate()

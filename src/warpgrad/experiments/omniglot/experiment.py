@@ -42,7 +42,7 @@ from warpgrad.data.tasks.alphabets import alphabet_tasks
 from warpgrad.errors import require
 from warpgrad.experiments.base import Execution, Experiment, require_users
 from warpgrad.experiments.omniglot import page
-from warpgrad.experiments.omniglot.config import DECLARATION, PRESETS, OmniglotConfig
+from warpgrad.experiments.omniglot.config import DECLARATION, OmniglotConfig
 from warpgrad.experiments.omniglot.evaluation import (
     evaluate_on_alphabets,
     validation_alphabets,
@@ -79,7 +79,7 @@ class Omniglot(Experiment[OmniglotConfig]):
     def check(self, config: OmniglotConfig) -> OmniglotConfig:
         """Refuse what cannot be run, and say which data it will be run on."""
         super().check(config)
-        require_users(config, PRESETS[config.preset], _USERS)
+        require_users(config, self.preset(config.preset, config.method), _USERS)
         require(
             config.warp in OMNIGLOT_WARPS,
             f"warp='{config.warp}' is unknown; choose one of {', '.join(OMNIGLOT_WARPS)}.",

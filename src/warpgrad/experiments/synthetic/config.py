@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from warpgrad.experiments.base import Bound, Config, Declaration, PositiveFloat, PositiveInt, Row, Table
+from warpgrad.experiments.base import Bound, Config, Declaration, PositiveFloat, PositiveInt, Row, RunTable
 from warpgrad.experiments.search_space import FloatRange, Spaces
 
 METHODS = ("warpgrad", "no-warp")
@@ -105,8 +105,8 @@ STEP_SIZES: Mapping[str, tuple[float, ...]] = MappingProxyType(
 """What the best step size of each rule without a warp is chosen from: as many for each."""
 
 TABLES = (
-    Table("synthetic", "Loss after 100 steps on held-out surfaces", "synthetic", (Row("WarpGrad"),), seeds=10),
-    Table(
+    RunTable("synthetic", "Loss after 100 steps on held-out surfaces", "synthetic", (Row("WarpGrad"),), seeds=10),
+    RunTable(
         "synthetic-long",
         "Loss after 100 steps on held-out surfaces, meta-trained on a hundred times as many",
         "synthetic",
@@ -119,7 +119,7 @@ TABLES = (
         seeds=10,
         preset="long",
     ),
-    Table(
+    RunTable(
         "synthetic-sweep",
         "The meta step size, chosen on validation surfaces",
         "synthetic",
@@ -130,7 +130,7 @@ TABLES = (
         ),
         seeds=4,
     ),
-    Table(
+    RunTable(
         "synthetic-steps",
         "The step sizes of rules without a warp, chosen on validation surfaces",
         "synthetic",

@@ -18,7 +18,7 @@ from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.analysis import invert, jacobian
 from warpgrad.experiments.synthetic.config import InnerRule, SyntheticConfig, descending_at_test, tuned_lr
-from warpgrad.experiments.synthetic.methods import rule, rule_at_test, weights
+from warpgrad.experiments.synthetic.methods import omega_values, rule, rule_at_test
 from warpgrad.experiments.synthetic.surfaces import EDGE, Position, SurfaceTask, draw_coefficients, met, minima, reached
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Learner
@@ -42,7 +42,7 @@ class Descent:
     thetas: Tensor
 
 
-def descend(omega: nn.Module | None, rule: Rule, starts: Tensor, coefficients: Tensor, steps: int) -> Descent:
+def descend_surfaces(omega: nn.Module | None, rule: Rule, starts: Tensor, coefficients: Tensor, steps: int) -> Descent:
     """K steps from every start [n, 2] on its own surface [n, 8], through Ω where one is given."""
     learner = Learner(Position(omega).to(starts.device), warp=())  # Ω, which learns nothing here, is frozen
     tasks = [SurfaceTask(own) for own in coefficients]
@@ -125,12 +125,12 @@ class Test:
                 "final": {name: self._matched(columns[name].heights[-1], converged) for name in FROM_X0},
             },
             "curvature": curvature,
-            "omega": weights(omega),
+            "omega": omega_values(omega),
             "examples": self._examples(columns),
         }
 
     def _descend(self, omega: nn.Module | None, rule: Rule, starts: Tensor) -> Descent:
-        return descend(omega, rule, starts, self.coefficients, self.config.steps)
+        return descend_surfaces(omega, rule, starts, self.coefficients, self.config.steps)
 
     def _results(self, columns: Mapping[str, Descent], omega: nn.Module | None) -> dict[str, Any]:
         final = {name: column.heights[-1] for name, column in columns.items()}

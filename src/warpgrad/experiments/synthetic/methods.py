@@ -36,13 +36,13 @@ def build(config: SyntheticConfig) -> Method:
     return Method(learner, rule(config, config.inner_rule, config.lr, config.adam_eps), objective)
 
 
-def weights(omega: nn.Module) -> dict[str, Any]:
+def omega_values(omega: nn.Module) -> dict[str, Any]:
     """Ω as plain numbers: few enough to stand in a record."""
     return {name: value.tolist() for name, value in omega.state_dict().items()}
 
 
 def omega_of(hidden: int, kept: dict[str, Any]) -> nn.Module:
-    """The inverse of `weights`."""
+    """The inverse of `omega_values`."""
     omega = ResidualOmega(hidden)
     omega.load_state_dict({name: torch.tensor(value) for name, value in kept.items()})
     return omega.requires_grad_(False)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison_page import experiment_page
 from warpgrad.experiments.synthetic.config import SyntheticConfig, tuned_lr
-from warpgrad.experiments.synthetic.evaluation import descend
+from warpgrad.experiments.synthetic.evaluation import descend_surfaces
 from warpgrad.experiments.synthetic.methods import omega_of, rule, rule_at_test
 from warpgrad.experiments.synthetic.results import (
     HEADLINES,
@@ -24,13 +24,13 @@ from warpgrad.experiments.synthetic.results import (
     advantage,
     between_groups,
     comparisons,
-    config_of,
     curvature,
     final_loss,
     fraction_reached,
     is_search,
     names,
     smoothness,
+    synthetic_config,
 )
 from warpgrad.experiments.synthetic.surfaces import CURVATURE, EDGE, RADIUS, minima, surface
 from warpgrad.report import (
@@ -91,7 +91,9 @@ def redrawn(evaluation: Mapping[str, Any], config: SyntheticConfig) -> tuple[nn.
     for kept in evaluation["examples"]:
         starts = torch.tensor(kept["starts"])
         coefficients = torch.tensor(kept["coefficients"])
-        go = partial(descend, starts=starts, coefficients=coefficients.expand(len(starts), -1), steps=config.steps)
+        go = partial(
+            descend_surfaces, starts=starts, coefficients=coefficients.expand(len(starts), -1), steps=config.steps
+        )
         thetas = go(omega, rule_at_test(config)).thetas
         paths = {f"{name}_tuned": go(None, own).thetas.double().numpy() for name, own in rules.items()}
         paths["warp"] = omega(thetas).double().numpy()
@@ -187,7 +189,7 @@ SHOWN = 3
 
 def build_page(groups: Sequence[Group], title: str) -> Page:
     """The whole story of every group; or, of settings to choose from, one table."""
-    config = config_of(groups[0])
+    config = synthetic_config(groups[0])
     if is_search(groups):
         sections = [_search(groups)]
     else:
@@ -241,7 +243,7 @@ def _table(group: Group) -> Section:
     without = sum(len(found["final"]["plain"]) - found["with_minimum"] for found in group.evaluations)
     columns: list[Column | str] = [
         "Method",
-        Column(f"Loss after {config_of(group).steps} steps", best="lowest"),
+        Column(f"Loss after {synthetic_config(group).steps} steps", best="lowest"),
         Column("Fraction that reaches a minimum", best="highest"),
     ]
     note = Note(
@@ -253,7 +255,7 @@ def _table(group: Group) -> Section:
 
 
 def _coverage(group: Group) -> Note:
-    starts = config_of(group).test_starts
+    starts = synthetic_config(group).test_starts
     metrics = [evaluation["metrics"] for evaluation in group.evaluations]
     total = sum(len(evaluation["matched"]["counts"]) * starts for evaluation in group.evaluations)
     failures = sum(own["unmatched_starts"] for own in metrics)
@@ -308,7 +310,7 @@ def _smoothness(group: Group) -> Section:
 
 def _pictures(group: Group) -> list[Section]:
     run = group.runs[0]
-    omega, shown = redrawn(group.evaluations[0], config_of(group))
+    omega, shown = redrawn(group.evaluations[0], synthetic_config(group))
     labels = {"sgd_tuned": "tuned gradient descent", "adam_tuned": "tuned Adam", "warp": "WarpGrad"}
     words = (
         "All from the same x0, WarpGrad with θ0 = x0: dotted, Ω moves the start; drawn through, the descent. Tuned is "
@@ -397,7 +399,7 @@ def result_lines(groups: Sequence[Group]) -> Lines:
     for other in groups[1:]:
         found = between_groups(groups[0], other)
         rows += [[f"{other.label} (loss lower than {groups[0].label} by)", found.cell(), ""]] if found else []
-    steps = " and ".join(dict.fromkeys(str(config_of(group).steps) for group in groups))
+    steps = " and ".join(dict.fromkeys(str(synthetic_config(group).steps) for group in groups))
     return [f"after {steps} steps", "loss [95 % interval]", "reached a minimum"], rows
 
 

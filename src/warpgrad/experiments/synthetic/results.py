@@ -73,13 +73,13 @@ MET = (
 """(column, space, what it is called) of every largest curvature that is shown."""
 
 
-def config_of(group: Group) -> SyntheticConfig:
+def synthetic_config(group: Group) -> SyntheticConfig:
     return comparison_page.config_of(SyntheticConfig, group.runs[0])
 
 
 def names(group: Group) -> dict[str, str]:
     """What the columns of a group are called. The tuned rule has no name of its own where it is the plain one."""
-    config = config_of(group)
+    config = synthetic_config(group)
     kind, lr = descending_at_test(config)
     rule, best = RULES[kind], tuned_lr(config, kind)
     found = {
@@ -122,7 +122,7 @@ def between_groups(first: Group, second: Group) -> Difference | None:
     """How much lower WarpGrad of `second` ends than that of `first` from θ0 = x0; None where they were not tested on
     the same surfaces."""
     keys = ("form", "split", "steps", "test_surfaces", "test_starts")
-    ours, theirs = config_of(first), config_of(second)
+    ours, theirs = synthetic_config(first), synthetic_config(second)
     seeds = [{run.seed for run in group.runs} for group in (first, second)]
     alike = seeds[0] == seeds[1] and all(getattr(ours, key) == getattr(theirs, key) for key in keys)
     if not alike or not all("warp" in names(group) for group in (first, second)):
@@ -170,4 +170,4 @@ def _present(values: Sequence[float | None]) -> dict[int, float]:
 
 def is_search(groups: Sequence[Group]) -> bool:
     """Whether the groups are settings to choose from: validated, one line each."""
-    return len(groups) > 1 and all(config_of(group).split == "validation" for group in groups)
+    return len(groups) > 1 and all(synthetic_config(group).split == "validation" for group in groups)

@@ -15,7 +15,7 @@ from warpgrad.data.sources.text import Fields, read_rows
 from warpgrad.data.tasks.intents import IntentTask, SentenceStates
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.text_intents.config import META, TextConfig
-from warpgrad.experiments.text_intents.evaluation import adapted_points, trained
+from warpgrad.experiments.text_intents.evaluation import adapted_points, trained_method
 from warpgrad.experiments.text_intents.methods import CAPACITY, warp_settings
 from warpgrad.layers.handover import hand_over
 from warpgrad.layers.sentences import open_encoder
@@ -54,7 +54,7 @@ def adapt_run(
     if len(labels) < 2:
         raise WarpgradError(f"{data} has one label, '{labels[0]}': there is nothing to tell apart.")
     opened = open_encoder(config.encoder if encoder is None else encoder)
-    method = trained(config, opened, run, max(CAPACITY, len(labels)))
+    method = trained_method(config, opened, run, max(CAPACITY, len(labels)))
     texts = [text for text, _, _ in rows]
     states = SentenceStates.encoded(texts, partial(opened.lower, layers=config.layers))
     members = [[place for place, row in enumerate(rows) if row[1] == label] for label in labels]

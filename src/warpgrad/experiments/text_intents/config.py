@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from warpgrad.experiments.base import Config, Declaration, NonNegativeInt, PositiveFloat, PositiveInt, Row, Table
+from warpgrad.experiments.base import Config, Declaration, NonNegativeInt, PositiveFloat, PositiveInt, Row, RunTable
 from warpgrad.experiments.search_space import FloatRange, Space, Spaces
 
 NAME = "text-intents"
@@ -186,7 +186,7 @@ def _own(method: str) -> dict[str, Any]:
     return {"method": method, "layers": ALL_LAYERS} if method == "tune-all" else {"method": method}
 
 
-MAIN = Table(
+MAIN = RunTable(
     NAME,
     "Accuracy on new domains of CLINC150 after 1, 5 and 20 sentences of each intent",
     NAME,
@@ -235,7 +235,7 @@ def _trials(method: str) -> list[tuple[str, dict[str, Any]]]:
     return [(f"penalty {penalty:g}", {"penalty": penalty}) for penalty in _PENALTIES]
 
 
-PROBES = Table(
+PROBES = RunTable(
     f"{NAME}-steps",
     "Step sizes and lengths: accuracy on the validation domain, 1, 5 and 20 shots",
     NAME,
@@ -251,7 +251,7 @@ PROBES = Table(
 )
 """What the step sizes of the preset `small` are chosen by: as many trials for each method that has any."""
 
-TABLES: tuple[Table, ...] = (MAIN, PROBES)
+TABLES: tuple[RunTable, ...] = (MAIN, PROBES)
 
 
 DECLARATION = Declaration(

@@ -23,7 +23,7 @@ from warpgrad.experiments.text_intents.tuning import Fitted, adapted_by, begun
 from warpgrad.keys import isolated_rng
 from warpgrad.layers.sentences import Encoder, Head, SentenceClassifier
 from warpgrad.model.learner import Learner
-from warpgrad.training.checkpoint import load
+from warpgrad.training.checkpoint import read_checkpoint
 from warpgrad.training.run_directory import newest_checkpoint
 from warpgrad.training.state import load_weights, weights
 
@@ -35,7 +35,7 @@ TOGETHER = "all labels at once"
 def evaluate_on_domains(config: TextConfig, data: Sentences, run: Path) -> dict[str, Any]:
     """The result of a run: accuracy on every held-out task, and how well sentences out of scope are told apart."""
     labels = len(data.text.split(config.seed)[config.split])
-    method = trained(config, data.encoder, run, max(labels, CAPACITY)) if config.method in META else None
+    method = trained_method(config, data.encoder, run, max(labels, CAPACITY)) if config.method in META else None
     plain = classifier(config, data.encoder, max(labels, CAPACITY)) if method is None else None
     result: dict[str, Any] = {"metrics": {}, "curves": {}, "seconds_at": {}}
     for shots in config.shots:
@@ -116,11 +116,11 @@ def _domains(config: TextConfig, family: IntentFamily, draw: int) -> dict[str, l
     return {"labels drawn at random": [family.labels[place] for place in sorted(chosen)]}
 
 
-def trained(config: TextConfig, encoder: Encoder, run: Path, capacity: int = CAPACITY) -> Method:
+def trained_method(config: TextConfig, encoder: Encoder, run: Path, capacity: int = CAPACITY) -> Method:
     """The method of a run with its best weights. Its head is zero, so it takes any number of classes."""
     method = recipe(config, encoder, capacity).method
     path = newest_checkpoint(run)
-    state = load(path, method.learner.device)
+    state = read_checkpoint(path, method.learner.device)
     stored = state["best"] or state["weights"]
     for group, own in weights(method).items():
         for name in ("head.correction", "head.bias"):

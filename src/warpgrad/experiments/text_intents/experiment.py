@@ -37,7 +37,7 @@ from warpgrad.errors import WarpgradError
 from warpgrad.experiments.base import Execution, Experiment, require_users
 from warpgrad.experiments.runner import meta_trained, without_meta_training
 from warpgrad.experiments.text_intents import page
-from warpgrad.experiments.text_intents.config import DECLARATION, META, PRESETS, TUNED, WARPED, TextConfig
+from warpgrad.experiments.text_intents.config import DECLARATION, META, TUNED, WARPED, TextConfig
 from warpgrad.experiments.text_intents.evaluation import check_sentences, evaluate_on_domains, validation_scores
 from warpgrad.experiments.text_intents.methods import open_sentences, recipe, training_family
 from warpgrad.model.learner import Learner
@@ -65,7 +65,7 @@ class TextIntents(Experiment[TextConfig]):
 
     def check(self, config: TextConfig) -> TextConfig:
         super().check(config)
-        require_users(config, PRESETS[config.preset], _USERS)
+        require_users(config, self.preset(config.preset, config.method), _USERS)
         for name in ("train_shots", "shots"):
             shots = getattr(config, name)
             if not shots or min(shots) < 1 or len(set(shots)) < len(shots):

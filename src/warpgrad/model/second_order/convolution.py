@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 
 from warpgrad.model.second_order.demand import asked
 
-Geometry = tuple[list[int], list[int], list[int], int]
+ConvolutionGeometry = tuple[list[int], list[int], list[int], int]
 """Stride, padding, dilation, groups."""
 
 
@@ -32,7 +32,7 @@ class Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, image: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, constant: bool
+        ctx: Any, image: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvolutionGeometry, constant: bool
     ) -> Tensor:
         ctx.save_for_backward(image, weight)
         ctx.geometry, ctx.constant, ctx.has_bias = geometry, constant, bias is not None
@@ -53,7 +53,12 @@ class ConvolutionBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry, wanted: tuple[bool, bool, bool]
+        ctx: Any,
+        grad: Tensor,
+        image: Tensor,
+        weight: Tensor,
+        geometry: ConvolutionGeometry,
+        wanted: tuple[bool, bool, bool],
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(grad, image, weight)
@@ -66,7 +71,7 @@ class ConvolutionBackward(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         grad, image, weight = ctx.saved_tensors
         along_image, along_weight, along_bias = cotangents
-        geometry: Geometry = ctx.geometry
+        geometry: ConvolutionGeometry = ctx.geometry
         for_grad = for_image = for_weight = None
         if ctx.needs_input_grad[0]:
             for_grad = _derivative(image, weight, along_image, along_weight, along_bias, geometry)
@@ -83,7 +88,7 @@ def _derivative(
     along_image: Tensor | None,
     along_weight: Tensor | None,
     along_bias: Tensor | None,
-    geometry: Geometry,
+    geometry: ConvolutionGeometry,
 ) -> Tensor | None:
     """vI ∗ W + I ∗ vW + vb: one convolution where both terms are there and channels are not grouped."""
     if along_image is not None and along_weight is not None and geometry[3] == 1:
@@ -101,13 +106,15 @@ def _derivative(
     return total
 
 
-def _convolve(image: Any, weight: Any, bias: Tensor | None, geometry: Geometry) -> Tensor:
+def _convolve(image: Any, weight: Any, bias: Tensor | None, geometry: ConvolutionGeometry) -> Tensor:
     stride, padding, dilation, groups = geometry
     no_output_padding = [0] * len(stride)
     return torch.convolution(image, weight, bias, stride, padding, dilation, False, no_output_padding, groups)
 
 
-def _backward(grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry, wanted: Sequence[bool]) -> Any:
+def _backward(
+    grad: Tensor, image: Tensor, weight: Tensor, geometry: ConvolutionGeometry, wanted: Sequence[bool]
+) -> Any:
     stride, padding, dilation, groups = geometry
     return torch.ops.aten.convolution_backward(
         grad, image, weight, [weight.shape[0]], stride, padding, dilation, False, [0] * len(stride), groups, wanted

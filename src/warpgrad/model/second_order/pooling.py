@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-Geometry = tuple[list[int], list[int], list[int], list[int], bool]
+PoolingGeometry = tuple[list[int], list[int], list[int], list[int], bool]
 """Kernel, stride, padding, dilation, ceil_mode."""
 
 
@@ -20,7 +20,7 @@ class MaxPool2d(torch.autograd.Function):
     """`F.max_pool2d` of [n, channels, height, width]."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, geometry: Geometry) -> Tensor:
+    def forward(ctx: Any, x: Tensor, geometry: PoolingGeometry) -> Tensor:
         output, places = torch.ops.aten.max_pool2d_with_indices(x, *geometry)
         ctx.save_for_backward(x, places)
         ctx.geometry = geometry
@@ -37,7 +37,7 @@ class MaxPool2dBackward(torch.autograd.Function):
     """Gradient of the output -> gradient of the input; linear, and constant in the input almost everywhere."""
 
     @staticmethod
-    def forward(ctx: Any, grad: Tensor, x: Tensor, places: Tensor, geometry: Geometry) -> Tensor:
+    def forward(ctx: Any, grad: Tensor, x: Tensor, places: Tensor, geometry: PoolingGeometry) -> Tensor:
         ctx.save_for_backward(places)
         found: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(grad, x, *geometry, places)
         return found

@@ -1,4 +1,4 @@
-"""The batched engine equals the loop, and gives way to it where it cannot be used."""
+"""The batched backend equals the loop, and gives way to it where it cannot be used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 import warpgrad as wg
 from tests.support.problems import Position, Quadratic, Recorder, conv_batch_norm, make_task, mlp, relative_error
-from warpgrad.algorithms import engines as probe
+from warpgrad.algorithms import backend as probe
 
 RULES = {
     "sgd": lambda: wg.SGD(0.1),
@@ -33,9 +33,9 @@ INITIALISERS = {
 def both(algorithm, method, tasks):
     """The meta-gradients of the loop and of the stack."""
     results = []
-    for engine in ("loop", "batched"):
+    for backend in ("loop", "batched"):
         recorder = Recorder()
-        own = algorithm(engine)
+        own = algorithm(backend)
         own.meta_step(method, tasks, list(range(len(tasks))), recorder)
         results.append(recorder)
     return results
@@ -52,7 +52,7 @@ def compare(loop, batched):
 def test_online_with_every_rule(rule, chunk):
     method = wg.Method(wg.Learner(mlp()), RULES[rule](), wg.Exact(), wg.Reptile())
     tasks = [make_task(mlp, seed) for seed in range(5)]
-    compare(*both(lambda engine: wg.Online(steps=3, tasks=5, engine=engine, chunk=chunk), method, tasks))
+    compare(*both(lambda backend: wg.Online(steps=3, tasks=5, backend=backend, chunk=chunk), method, tasks))
 
 
 @pytest.mark.parametrize("initialiser", INITIALISERS)
@@ -60,7 +60,7 @@ def test_online_with_every_rule(rule, chunk):
 def test_online_with_every_initialiser_and_objective(initialiser, objective):
     method = wg.Method(wg.Learner(mlp()), wg.SGD(0.1), objective(), INITIALISERS[initialiser]())
     tasks = [make_task(mlp, seed) for seed in range(3)]
-    compare(*both(lambda engine: wg.Online(steps=3, tasks=3, engine=engine), method, tasks))
+    compare(*both(lambda backend: wg.Online(steps=3, tasks=3, backend=backend), method, tasks))
 
 
 @pytest.mark.parametrize("interleave", [False, True])
@@ -68,8 +68,8 @@ def test_offline_stacks_points_of_different_steps(interleave):
     method = wg.Method(wg.Learner(mlp()), wg.SGD(0.1, momentum=0.9), wg.Exact(), wg.Leap())
     tasks = [make_task(mlp, seed) for seed in range(3)]
 
-    def algorithm(engine):
-        return wg.Offline(steps=4, tasks=3, samples=5, interleave=interleave, engine=engine, chunk=4)
+    def algorithm(backend):
+        return wg.Offline(steps=4, tasks=3, samples=5, interleave=interleave, backend=backend, chunk=4)
 
     compare(*both(algorithm, method, tasks))
 
@@ -77,16 +77,16 @@ def test_offline_stacks_points_of_different_steps(interleave):
 def test_unrolled_and_continual():
     tasks = [make_task(mlp, seed) for seed in range(3)]
     method = wg.Method(wg.Learner(mlp()), wg.SGD(wg.Learned(0.1)))
-    compare(*both(lambda engine: wg.Unrolled(steps=3, tasks=3, engine=engine), method, tasks))
+    compare(*both(lambda backend: wg.Unrolled(steps=3, tasks=3, backend=backend), method, tasks))
     stream = wg.Method(wg.Learner(mlp()), wg.SGD(0.1), wg.InPlace(), wg.MultiTask())
-    compare(*both(lambda engine: wg.Continual(tasks=3, batches=1, engine=engine), stream, tasks))
+    compare(*both(lambda backend: wg.Continual(tasks=3, batches=1, backend=backend), stream, tasks))
 
 
 def test_batch_norm_statistics_are_kept_per_task():
     learner = wg.Learner(conv_batch_norm())
     method = wg.Method(learner, wg.SGD(0.1), wg.Exact(), wg.Leap())
     tasks = [make_task(conv_batch_norm, seed) for seed in range(3)]
-    compare(*both(lambda engine: wg.Online(steps=3, tasks=3, engine=engine), method, tasks))
+    compare(*both(lambda backend: wg.Online(steps=3, tasks=3, backend=backend), method, tasks))
     stack = wg.BatchedAdaptation(learner, method.rule, tasks, [0, 1, 2])
     found = stack.split(stack.step(stack.start()).after.buffers)
     for place, task in enumerate(tasks):
@@ -102,11 +102,11 @@ def test_dropout_goes_to_the_loop_with_a_line_in_the_log(caplog):
     with caplog.at_level(logging.INFO, logger="warpgrad"):
         found, expected = Recorder(), Recorder()
         wg.Online(steps=2, tasks=3).meta_step(method, tasks, [1, 2, 3], found)
-        wg.Online(steps=2, tasks=3, engine="loop").meta_step(method, tasks, [1, 2, 3], expected)
+        wg.Online(steps=2, tasks=3, backend="loop").meta_step(method, tasks, [1, 2, 3], expected)
     compare(expected, found)
     assert "one by one" in caplog.text
-    with pytest.raises(wg.WarpgradError, match="engine='batched' cannot be used"):
-        wg.Online(steps=2, tasks=3, engine="batched").meta_step(method, tasks, [1, 2, 3], Recorder())
+    with pytest.raises(wg.WarpgradError, match="backend='batched' cannot be used"):
+        wg.Online(steps=2, tasks=3, backend="batched").meta_step(method, tasks, [1, 2, 3], Recorder())
 
 
 def test_a_loss_that_hides_state_is_caught_by_the_probe(caplog):
@@ -125,9 +125,9 @@ def test_convolutions_on_a_cpu_are_left_to_the_loop():
     algorithm = wg.Online(steps=1, tasks=2)
     method = wg.Method(wg.Learner(conv_batch_norm()), wg.SGD(0.1), wg.Exact())
     tasks = [make_task(conv_batch_norm, seed) for seed in range(2)]
-    assert not algorithm.engine.stacks(method, tasks, [0, 1])
+    assert not algorithm.backend.stacks(method, tasks, [0, 1])
     small = wg.Method(wg.Learner(mlp()), wg.SGD(0.1), wg.Exact())
-    assert wg.Online(steps=1, tasks=2).engine.stacks(small, [make_task(mlp, s) for s in range(2)], [0, 1])
+    assert wg.Online(steps=1, tasks=2).backend.stacks(small, [make_task(mlp, s) for s in range(2)], [0, 1])
 
 
 def test_a_nan_names_its_own_task_in_a_stack():

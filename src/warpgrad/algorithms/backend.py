@@ -1,4 +1,4 @@
-"""Which engine evaluates a meta-batch: the loop, the stack, or the traced stack.
+"""Which backend evaluates a meta-batch: the loop, the stack, or the traced stack.
 
 Tasks are stacked only if they say that they may be, for models whose layers are known to gain from it, and after the
 stack's numbers were compared with the loop's once; otherwise the loop, with a line in the log that says why.
@@ -22,25 +22,25 @@ from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.adaptation.traced import TracedAdaptation, TracedGraphs
 from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.algorithms.method import Method
-from warpgrad.errors import WarpgradError, refuse_if
+from warpgrad.errors import WarpgradError, choice
 from warpgrad.tasks.base import Batch, Task
 from warpgrad.tensors import flattened, leaves, refilled
 
 logger = logging.getLogger(__name__)
 
-Engine = Literal["auto", "loop", "batched", "traced"]
+BackendName = Literal["auto", "loop", "batched", "traced"]
 """`loop` takes one task at a time: the reference. `batched` stacks tasks, or fails where they cannot be. `traced`
 does so too, and runs the steps of a stack as graphs, see `warpgrad.adaptation.traced`. `auto` is `traced` where that is
 known to win, else `loop`."""
-ENGINES: tuple[Engine, ...] = ("auto", "loop", "batched", "traced")
+BACKENDS: tuple[BackendName, ...] = ("auto", "loop", "batched", "traced")
 
 
-class EngineChoice:
+class Backend:
     """Turns a meta-batch into adaptations, one per task or one per stack."""
 
-    def __init__(self, engine: Engine, chunk: int) -> None:
-        refuse_if(engine not in ENGINES, f"engine={engine!r} is unknown; choose one of {', '.join(ENGINES)}.")
-        self.engine, self.chunk = engine, chunk
+    def __init__(self, backend: BackendName, chunk: int) -> None:
+        choice(backend, "backend", BACKENDS)
+        self.name, self.chunk = backend, chunk
         self._checked: bool | None = None
         self._graphs = TracedGraphs()
 
@@ -54,14 +54,14 @@ class EngineChoice:
 
     def stacks(self, method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> bool:
         """Whether these tasks are stacked."""
-        if self.engine == "loop" or len(tasks) < 2:
+        if self.name == "loop" or len(tasks) < 2:
             return False
         reason = _obstacle(tasks)
-        if reason is None and self.engine == "auto":
+        if reason is None and self.name == "auto":
             reason = _disadvantage(method.learner.module, method.learner.device)
         if reason is not None:
-            if self.engine != "auto":
-                raise WarpgradError(f"engine='{self.engine}' cannot be used: {reason}.")
+            if self.name != "auto":
+                raise WarpgradError(f"backend='{self.name}' cannot be used: {reason}.")
             return False
         if self._checked is None:
             found = why_not_stackable(method, tasks[:2], keys[:2])
@@ -69,13 +69,13 @@ class EngineChoice:
         return self._checked
 
     def _stack(self, method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> Adaptation:
-        if self.engine == "batched":
+        if self.name == "batched":
             return BatchedAdaptation(method.learner, method.rule, tasks, keys)
         return TracedAdaptation(method.learner, method.rule, tasks, keys, self._graphs)
 
     def _refused(self, reason: str, cause: Exception | None) -> bool:
-        if self.engine != "auto":
-            raise WarpgradError(f"engine='{self.engine}' cannot be used: {reason}") from cause
+        if self.name != "auto":
+            raise WarpgradError(f"backend='{self.name}' cannot be used: {reason}") from cause
         logger.info("tasks are evaluated one by one, not stacked: %s", reason)
         return False
 
@@ -137,7 +137,7 @@ def _difference(method: Method, tasks: Sequence[Task], keys: Sequence[int], cast
 
 
 def _numbers(method: Method, adaptation: Adaptation, cast: Cast) -> list[Tensor]:
-    """Everything the first step produces, summed over tasks, so that both engines can be compared."""
+    """Everything the first step produces, summed over tasks, so that both backends can be compared."""
     start = adaptation.start([cast(method.learner.start(key)) for key in adaptation.keys])
     start = replace(start, buffers=cast(start.buffers))
     (segment,) = Trajectory(adaptation, 1, start=start, objective=method.objective)

@@ -1,4 +1,4 @@
-"""A small run for the tests that kill it: `python engine_job.py RUN META_STEPS [CHECKPOINT_SECONDS]`."""
+"""A small run for the tests that kill it: `python training_job.py RUN META_STEPS [CHECKPOINT_SECONDS]`."""
 
 from __future__ import annotations
 
