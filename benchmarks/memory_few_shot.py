@@ -34,7 +34,7 @@ from warpgrad.experiments.few_shot.config import PRESETS, FewShotConfig
 from warpgrad.experiments.few_shot.methods import recipe
 from warpgrad.initialisers import Fixed, Leap
 from warpgrad.io import read_json, write_json
-from warpgrad.report import Block, Code, Column, Page, Paragraph, Section, Series, Table, curves
+from warpgrad.report import Block, Chart, Code, Column, Page, Paragraph, Section, Series, Table
 from warpgrad.report.tables import Cell
 from warpgrad.tensors import Tensors, laid_channels_last
 from warpgrad.training.resources import hardware, versions
@@ -170,11 +170,10 @@ def memory_section(path: Path) -> Section:
     )
     blocks: list[Block] = [
         Paragraph(words),
-        curves(
+        Chart(
             series,
             x_label="K, adaptation steps",
             y_label="memory of one meta-step, MiB",
-            size=(6.4, 4.0),
             alt="Peak memory of one meta-step against the number of adaptation steps.",
             caption=caption,
         ),

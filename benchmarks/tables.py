@@ -13,7 +13,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLoca
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.estimate import in_byte_unit, in_time_unit
 from warpgrad.io import write_bytes
-from warpgrad.report.figures import appearances, canvas, house_style, save_png
+from warpgrad.report.figures import canvas, house_style, save_png
+from warpgrad.report.looks import appearances
 
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 FIGURE = Path("figures/cost-growth.png")
@@ -242,7 +243,8 @@ def _draw(axes: Axes, panel: Panel) -> None:
     looks = appearances([line.name for line in panel.lines])
     for line in panel.lines:
         look = looks[line.name]
-        axes.plot(line.x, line.y, color=look.colour, linestyle=look.dash, label=line.name, marker="o", markersize=3.5)
+        stroke = (0, look.dash or None)
+        axes.plot(line.x, line.y, color=look.colour, linestyle=stroke, label=line.name, marker="o", markersize=3.5)
         if line.low is not None and line.high is not None:
             axes.fill_between(line.x, line.low, line.high, color=look.colour, alpha=0.16, linewidth=0)
     if panel.slope is not None:

@@ -16,6 +16,11 @@ may be held against a row: {"record": "before/omniglot.json", "metrics": {"accur
 difference the row it is against (a bar would end a cell, so colons part them):
 
     <!--= omniglot.json :: Warp-Leap :: accuracy_128 :: minus Leap -->8.0<!--/-->
+
+What the harnesses of tests/faults and tests/fuzz have counted is a table by the name of the harness, or a sum:
+
+    <!-- table {"record": "reliability.json", "harness": "crash"} -->
+    <!--= reliability.json :: crash :: faults -->1275<!--/-->
 """
 
 from __future__ import annotations
@@ -101,6 +106,8 @@ def markdown(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def built(spec: Mapping[str, Any]) -> str:
     """The table that a comment asks for."""
     record = str(spec["record"])
+    if "harness" in spec:
+        return counted(harnesses(record)[spec["harness"]])
     if "metrics" not in spec:
         known = read_record(RESULTS / record)
         groups = known.groups()
@@ -125,9 +132,28 @@ def built(spec: Mapping[str, Any]) -> str:
     return markdown(header, rows)
 
 
+def harnesses(record: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """What each harness has counted, by the parts of it."""
+    found: dict[str, dict[str, dict[str, Any]]] = json.loads((RESULTS / record).read_bytes())["harnesses"]
+    return found
+
+
+def counted(parts: Mapping[str, Mapping[str, Any]]) -> str:
+    """Counts as a table: a row for each part, a column for each count that any of them has."""
+    names = dict.fromkeys(name for part in parts.values() for name, value in part.items() if type(value) is int)
+    rows = [
+        [part, *(str(found.get(name, "")) for name in names), str(len(found["failures"])), f"`{found['commit'][:7]}`"]
+        for part, found in parts.items()
+    ]
+    return markdown(["", *names, "failures", "commit"], rows)
+
+
 def result(words: str) -> str:
     """The single number that a comment asks for."""
     record, label, measure, *rest = (word.strip() for word in words.split("::"))
+    if label in ("crash", "soak", "flips", "lines", "fuzz"):
+        found = [part[measure] for part in harnesses(record)[label].values()]
+        return str(sum(len(value) if isinstance(value, list) else value for value in found))
     digits = int(next((word.removeprefix("digits ") for word in rest if word.startswith("digits ")), "1"))
     other = next((word.removeprefix("minus ") for word in rest if word.startswith("minus ")), None)
     if other is not None:

@@ -1,11 +1,9 @@
 """What all tests share: one thread per process, a known random state, and a browser where there is one."""
 
-import shutil
-import subprocess
-
 import pytest
 import torch
 
+from tests.support.browser import NAMES, Browser, program
 from tests.support.problems import along_coordinates, along_directions
 
 # The suite uses the cores side by side, and sums keep their order.
@@ -30,18 +28,9 @@ def gradient_error(request):
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory):
-    """visit(path) -> (the page after its script ran, what the browser's console said about it)."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    program = next(filter(None, map(shutil.which, names)), None)
-    if program is None:
-        pytest.skip(f"needs a browser: none of {', '.join(names)} is on PATH (apt-get install chromium)")
-
-    def visit(path):
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-        options += ["--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--disable-quic"]
-        profile = f"--user-data-dir={tmp_path_factory.mktemp('profile')}"
-        command = [program, *options, "--enable-logging=stderr", profile, "--v=0", "--dump-dom", path.as_uri()]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-
-    return visit
+    """A headless Chromium; `browser.page(path, width=…, dark=…)` opens a page in it."""
+    if program() is None:
+        pytest.skip(f"needs a browser: none of {', '.join(NAMES)} is on PATH (apt-get install chromium)")
+    found = Browser(tmp_path_factory.mktemp("profile"))
+    yield found
+    found.close()

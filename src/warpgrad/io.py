@@ -25,6 +25,8 @@ PARTIAL = ".partial-"
 """Prefix of files that were being written; one that nobody holds belongs to a process that was killed."""
 SEAL = "sha256"
 """The entry of a JSON object that says what the SHA-256 of all others is."""
+CHECKSUMS = "checksums.json"
+"""The file of a folder that says what the SHA-256 of all others is."""
 LIFELINE = "WARPGRAD_LIFELINE"
 """Environment variable of a worker: the descriptor of a pipe whose other end its parent holds as long as it lives."""
 JSON_BYTES = 1 << 30
@@ -61,10 +63,11 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of a regular file that `path` names itself: no link, pipe or device."""
+def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> int:
+    """A descriptor of a regular file, no pipe or device; unless links are followed, one that `path` names itself."""
     # Without O_NONBLOCK, opening a pipe waits for its other end.
-    descriptor = os.open(path, flags | _CAUTIOUS, 0o666)
+    flags |= _CAUTIOUS
+    descriptor = os.open(path, flags & ~getattr(os, "O_NOFOLLOW", 0) if follow else flags, 0o666)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
@@ -74,9 +77,9 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     return descriptor
 
 
-def read_bytes(path: Path, limit: int | None = None) -> bytes:
-    """The content of a regular file of at most `limit` bytes."""
-    with open(open_regular(path), "rb") as file:
+def read_bytes(path: Path, limit: int | None = None, *, follow: bool = False) -> bytes:
+    """The content of a regular file of at most `limit` bytes; `follow` for files that the user names."""
+    with open(open_regular(path, follow=follow), "rb") as file:
         if limit is not None and os.fstat(file.fileno()).st_size > limit:
             raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
         return file.read()
@@ -146,15 +149,22 @@ def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
     return {**value, SEAL: digest(value)}
 
 
-def unsealed(value: Any, path: Path) -> Any:
+def unsealed(value: Any, path: Path, remedy: str = "restore it or start over with --fresh", seal: str = SEAL) -> Any:
     """What was sealed, compared with its checksum; older files have none and are taken as they are."""
-    if not isinstance(value, dict) or SEAL not in value:
+    if not isinstance(value, dict):
         return value
-    content = {name: part for name, part in value.items() if name != SEAL}
-    if digest(content) != value[SEAL]:
+    content = {name: part for name, part in value.items() if name != seal}
+    # Where the seal's own name is damaged, it is still the checksum of all else.
+    renamed = seal not in value and any(
+        isinstance(part, str)
+        and len(part) == 64
+        and part == digest({other: kept for other, kept in value.items() if other != name})
+        for name, part in value.items()
+    )
+    if renamed or (seal in value and digest(content) != value[seal]):
         raise DamagedError(
-            f"{path} is damaged: its content does not have the checksum that stands in it; restore it or start over "
-            f"with --fresh (or, if you have edited it, delete its entry '{SEAL}')."
+            f"{path} is damaged: its content does not have the checksum that stands in it; {remedy} (or, if you have "
+            f"edited it, delete its entry '{seal}')."
         )
     return content
 
@@ -167,8 +177,52 @@ def digest(value: Any) -> str:
 def write_json(path: Path, value: Any, *, seal: bool = False) -> None:
     """Write a JSON value; with `seal`, an object with the checksum of its content."""
     kept = json.loads(json.dumps(value))  # what will be read: names are texts, tuples are lists
-    content = sealed(kept) if seal else kept
-    write_bytes(path, (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
+    write_bytes(path, _set(sealed(kept) if seal else kept))
+
+
+def _set(value: Any) -> bytes:
+    """A JSON value as it stands in a file."""
+    return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
+
+
+def check_every_byte(path: Path) -> bool:
+    """Whether a JSON file that `write_json` wrote has a seal; refuses one of which any byte has changed, also where
+    that changes no value, such as the case of a letter in an escape."""
+    read_json(path)
+    data = read_bytes(path, JSON_BYTES)
+    value = json.loads(data)
+    if not isinstance(value, dict) or SEAL not in value:
+        return False
+    if data != _set(value):
+        raise DamagedError(f"{path} is damaged: it is not set as it was written; restore it or write it again.")
+    return True
+
+
+def write_checksums(folder: Path) -> None:
+    """Keep the SHA-256 of every file in a folder that others will read."""
+    files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    found = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    write_json(folder / CHECKSUMS, {"files": found}, seal=True)
+
+
+def check_files(folder: Path) -> list[str]:
+    """The files of a folder that were compared with its checksums; none where it has no checksums."""
+    if not (folder / CHECKSUMS).exists():
+        return []
+    check_every_byte(folder / CHECKSUMS)
+    files = read_object(folder / CHECKSUMS).get("files")
+    if not isinstance(files, dict) or not all(isinstance(part, str) for part in files.values()):
+        raise DamagedError(f"{folder / CHECKSUMS} names no files; restore it or make the folder again.")
+    for name, expected in files.items():
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise DamagedError(f"{folder / CHECKSUMS} names '{name}', which is elsewhere; make the folder again.")
+        try:
+            found = hashlib.sha256(read_bytes(folder / name, follow=True)).hexdigest()
+        except OSError as error:
+            raise DamagedError(f"{folder / name} cannot be read: {reason(error)}; make the folder again.") from error
+        if found != expected:
+            raise DamagedError(f"{folder / name} is damaged: it does not have its checksum; make the folder again.")
+    return sorted(files)
 
 
 def read_json(path: Path) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from warpgrad.cli.main import main
+from warpgrad.experiments.synthetic.shipped import lay_out
 from warpgrad.io import SEAL
 
 TINY = ["--meta-steps", "2", "--steps", "3", "--starts", "2", "--test-surfaces", "3", "--test-starts", "2"]
@@ -92,10 +94,53 @@ def test_report_writes_a_page(run, tmp_path):
 def test_the_report_of_a_run_renders_in_a_browser(run, tmp_path, browser):
     page = tmp_path / "page.html"
     assert warpgrad("report", str(run), "--out", str(page)).returncode == 0
-    seen, console = browser(page)
-    assert console == []
-    assert 'data-ready="true"' in seen
-    assert seen.count("<img") >= 4
+    with browser.page(page) as visit:
+        visit.wait("document.documentElement.dataset.ready === 'true'")
+        assert visit.console() == []
+        assert visit.requests() == []
+        assert visit.value("document.querySelectorAll('img').length") >= 3
+        assert visit.value("document.querySelectorAll('figure.chart').length") >= 1
+
+
+def test_a_watched_run_is_shown_as_far_as_it_has_got_and_then_whole(run, tmp_path):
+    """The copy has no summary, as a run that goes on; it gets one while it is watched."""
+    going, page = tmp_path / "going", tmp_path / "page.html"
+    shutil.copytree(run, going)
+    summary = (going / "summary.json").read_bytes()
+    (going / "summary.json").unlink()
+    words = [sys.executable, "-m", "warpgrad", "report", str(going), "--watch", "--every", "0.2", "--out", str(page)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout.readline() == f"{page}: 1 of 1 run still going on\n"
+        assert "The run goes on: 2 of 2 meta-steps so far." in page.read_text()
+        (going / "summary.json").write_bytes(summary)
+        assert watching.stdout.readline() == f"{page}: 1 run finished\n"
+        assert watching.wait(60) == 0
+    assert "What is geometry, and what is not" in page.read_text()
+
+
+def test_watching_ends_with_one_sentence_on_ctrl_c(run, tmp_path):
+    going = tmp_path / "going"
+    shutil.copytree(run, going)
+    (going / "summary.json").unlink()
+    words = [sys.executable, "-m", "warpgrad", "report", str(going), "--watch", "--out", str(tmp_path / "page.html")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        _, said = watching.communicate(timeout=60)
+    assert watching.returncode == 130
+    assert len(said.splitlines()) == 1
+
+
+def test_the_shipped_run_is_taken_up_where_it_stopped(tmp_path):
+    """As the demonstration does, with fewer meta-steps and surfaces."""
+    lay_out(tmp_path / "run")
+    words = ["--preset", "long", "--meta-steps", "1001", "--out", str(tmp_path / "run"), "--quiet"]
+    done = warpgrad("run", "synthetic", *words)
+    assert done.returncode == 0, done.stderr
+    assert "1001 meta-steps" in done.stdout
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert len(lines) == 1001
+    assert json.loads(lines[-1])["meta_loss"] < json.loads(lines[0])["meta_loss"]
 
 
 def test_reproduce_runs_what_is_missing_and_builds_the_table(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -106,8 +107,23 @@ def test_a_run_is_a_line_with_numbers_of_seven_digits(groups, tmp_path):
     assert first["evaluation"]["film"] == {"third": [0.3333333, 12345680.0], "count": 7, "none": None}
 
 
+def edited(record):
+    """The content of a record, without the checksum that an edit would break."""
+    return {name: part for name, part in json.loads(record.read_bytes()).items() if name != "sha256"}
+
+
+@pytest.mark.parametrize("pattern", [rb'"return": -?(\d)', rb'"(s)ha256"'])
+def test_a_record_with_a_changed_digit_is_refused(record, pattern):
+    """Also where it is the name of the checksum that has changed."""
+    data = record.read_bytes()
+    place = re.search(pattern, data).start(1)
+    record.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    with pytest.raises(WarpgradError, match="damaged"):
+        read_record(record)
+
+
 def test_what_is_on_record_under_other_settings_is_run_again(root, record, tmp_path):
-    content = json.loads(record.read_bytes())
+    content = edited(record)
     (other,) = [entry for entry in content["runs"] if entry["label"] == "Memoryless" and entry["config"]["seed"] == 1]
     other["config"]["lr"] = 0.5
     record.write_text(json.dumps(content))
@@ -120,7 +136,7 @@ def test_what_is_on_record_under_other_settings_is_run_again(root, record, tmp_p
 
 
 def test_a_run_at_hand_goes_before_its_entry(root, record):
-    content = json.loads(record.read_bytes())
+    content = edited(record)
     content["runs"][0]["summary"]["metrics"]["return"] = -1.0
     record.write_text(json.dumps(content))
     groups = reproduce(EXPERIMENT, TABLE, root, **OPTIONS, record=read_record(record)).groups

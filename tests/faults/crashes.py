@@ -3,33 +3,40 @@
     python -m tests.faults.crashes                      all points of all commands: `make crash`
     python -m tests.faults.crashes --every 20 run       a sample of the points of some
 
-Every attempt is a process of its own, forked from one that has imported everything, so that thousands take minutes.
-Workers of `reproduce` and `sweep` are forked likewise, and faults hit them as well as their parent.
+Every attempt is a process of its own, forked from one that has imported everything and parsed the command line, so
+that thousands take minutes. Workers of `reproduce` and `sweep` are forked likewise, and faults hit them as well as
+their parent. All attempts are made in one place, in memory where the machine has a file system there.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import io
 import json
 import os
+import random
 import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter as Counts
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 
+from tests.faults.record import on_record, put_on_record
 from tests.faults.shim import KINDS, Counter, Faults
+from tests.support.text_encoder import save_tiny_encoder, sentences, write_csv
+from warpgrad.cli import main as command_lines
 from warpgrad.cli.main import main
 from warpgrad.experiments import runner, workers
 from warpgrad.experiments.base import Row, RunTable
@@ -40,7 +47,14 @@ from warpgrad.training.run_directory import CLEARING, TIMES, saved_checkpoints
 TINY = ["--steps", "2", "--starts", "2", "--hidden", "3", "--test-surfaces", "2", "--test-starts", "2"]
 SIZES = {"steps": 2, "starts": 2, "hidden": 3, "test_surfaces": 2, "test_starts": 2, "meta_steps": 2}
 TABLE = RunTable("tiny", "Two tiny rows", "synthetic", (Row("a", SIZES), Row("b", {**SIZES, "lr": 0.05})), seeds=1)
+TEXT = [
+    *("--layers", "1", "--rank", "2", "--ways", "3", "--train-shots", "1", "2", "--steps", "2", "--meta-steps", "1"),
+    *("--shots", "1", "--draws", "1", "--query", "3", "--together", "1", "--outside", "0", "--test-steps", "2"),
+    *("--batch-shots", "2", "--meta-query", "2", "--validate-every", "1", "--validation-draws", "1"),
+]
 PATIENCE = 120.0
+MEMORY = next((folder for folder in ("/dev/shm",) if os.access(folder, os.W_OK)), None)
+"""Where attempts are made: what is promised of a power cut no kill can test, and a disk would only be slower."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +81,7 @@ def outcome_of_run(run: Path) -> object:
     for record in (summary, evaluation, config, *lines):
         for name in [name for name in record if name in TIMES or "seconds" in name or name == "sha256"]:
             del record[name]
-    kept = {name: value for name, value in state.items() if name not in ("seconds", "offset")}
+    kept = {name: value for name, value in state.items() if name not in ("seconds", "offset", "digest")}
     return [plain(kept), lines, summary, evaluation, config, sorted(path.name for path in run.rglob("*"))]
 
 
@@ -81,7 +95,8 @@ def plain(value: object) -> object:
 
 
 def outcome_of_data(place: Path) -> object:
-    files = sorted(path for path in place.rglob("*") if path.is_file() and "source" not in path.parts)
+    given = {"source", "encoder", "run", "data"} if (place / "encoder").exists() else {"source"}
+    files = sorted(path for path in place.rglob("*") if path.is_file() and not given & set(path.parts))
     return [(str(path.relative_to(place)), path.read_bytes()) for path in files]
 
 
@@ -98,6 +113,29 @@ def pictures(place: Path) -> None:
         folder.mkdir(parents=True)
         for number in range(2):
             Image.fromarray(dice.integers(0, 256, (4, 4), dtype=np.uint8)).save(folder / f"{number}.png")
+
+
+def labelled_sentences(place: Path) -> None:
+    (place / "source").mkdir()
+    write_csv(place / "source" / "own.csv", sentences(12, 9))
+
+
+def prepare_text(place: Path) -> list[str]:
+    return ["data", "prepare", "text", "--source", str(place / "source" / "own.csv"), "--out", str(place / "data")]
+
+
+def text_run(place: Path) -> None:
+    """A run of text-intents on a tiny encoder, to be adapted."""
+    labelled_sentences(place)
+    save_tiny_encoder(place / "encoder")
+    named = ["--data", str(place / "data"), "--encoder", str(place / "encoder"), "--out", str(place / "run")]
+    for words in (prepare_text(place), ["run", "text-intents", "--method", "warp-maml", *TEXT, *named, "--quiet"]):
+        assert (ended := attempt(words, place)).code == 0, ended
+
+
+def adapt_words(place: Path) -> list[str]:
+    own = ["--data", str(place / "source" / "own.csv"), "--encoder", str(place / "encoder")]
+    return ["adapt", str(place / "run"), *own, "--out", str(place / "model")]
 
 
 def half_a_run(place: Path) -> None:
@@ -121,6 +159,8 @@ SCENARIOS = {
         outcome_of_data,
         pictures,
     ),
+    "sentences": Scenario(prepare_text, outcome_of_data, labelled_sentences),
+    "adapt": Scenario(adapt_words, outcome_of_data, text_run),
     "reproduce": Scenario(lambda place: ["reproduce", "tiny", "--workers", "2", "--out", str(place)], outcome_of_runs),
     "sweep": Scenario(
         lambda place: [
@@ -192,10 +232,22 @@ FORKED: dict[str, object] = {}
 """What a worker that is forked from a command inherits."""
 
 
+@cache
+def parsed(words: tuple[str, ...]) -> partial[None]:
+    """A command line, parsed once for all processes that are forked afterwards."""
+    return PARSE(list(words))
+
+
+PARSE = command_lines.parse
+
+
 class ForkedWorker:
     """In place of `subprocess.Popen`: the worker is forked instead of started, which saves it its imports."""
 
     def __init__(self, command: list[str], *, env: dict[str, str], pass_fds: tuple[int, ...], **_: object) -> None:
+        if "told" in FORKED:
+            with Path(str(FORKED["told"])).open("a") as told:
+                told.write(json.dumps(command[3:]) + "\n")
         reading, writing = os.pipe()
         self.returncode: int | None = None
         self.pid = os.fork()
@@ -230,8 +282,24 @@ class ForkedWorker:
         os.kill(self.pid, signal.SIGTERM)
 
 
+def remembered(function: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
+    """The same function, which computes every value once."""
+    found: dict[bytes, Any] = {}
+
+    def wrapped(given: torch.Tensor) -> Any:
+        key = given.numpy().tobytes()
+        if key not in found:
+            found[key] = function(given)
+        return found[key]
+
+    return wrapped
+
+
 def set_up() -> None:
     """Checkpoints after every meta-step, workers by fork, a tiny table; once, in the process that forks."""
+    from alembic.util import pyfiles
+    from optuna.storages import RDBStorage
+
     import warpgrad.cli.report as report
     import warpgrad.cli.sweep
     import warpgrad.experiments.reproduction
@@ -239,6 +307,7 @@ def set_up() -> None:
     import warpgrad.sweep.page as sweep_page
     import warpgrad.sweep.trials  # noqa: F401 - imported once for all
     from warpgrad.experiments import find_experiment
+    from warpgrad.experiments.synthetic import evaluation as surfaces
     from warpgrad.report.blocks import Section
     from warpgrad.report.page import Page
 
@@ -251,11 +320,19 @@ def set_up() -> None:
     type(find_experiment("synthetic")).page = lambda *_: page  # type: ignore[method-assign]
     sweep_page.study_page = lambda *_: page
     torch.set_num_threads(1)
+    # What takes time and touches no file of a run is done once, in the process that is forked from.
+    command_lines.parse = lambda words: parsed(tuple(words))
+    workers.POLL_SECONDS = 0.01
+    surfaces.minima = remembered(surfaces.minima)
+    pyfiles.load_python_file = cache(pyfiles.load_python_file)
+    RDBStorage("sqlite:///:memory:")
     # What is imported at first use is imported now, in the process that is forked from.
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         for words in (run_words(Path(folder)), ["report", f"{folder}/run", "--out", f"{folder}/page.html"]):
             with contextlib.suppress(SystemExit):
                 main(words)
+    gc.collect()
+    gc.freeze()
 
 
 def orphans(place: Path) -> list[int]:
@@ -271,65 +348,83 @@ def orphans(place: Path) -> list[int]:
     return found
 
 
-def problems(scenario: Scenario, template: Path, expected: object, at: int, kind: str) -> list[str]:
+def problems(scenario: Scenario, template: Path, place: Path, expected: object, at: int, kind: str) -> list[str]:
     """What is wrong after one fault and a repetition of the command."""
     found = []
-    with tempfile.TemporaryDirectory(prefix="warpgrad-crash-") as folder:
-        place = Path(folder) / "work"
-        shutil.copytree(template, place)
-        words = scenario.words(place)
-        first = attempt(words, place, None, at, kind)
-        if first.code not in (0, 2, -signal.SIGKILL):
-            found.append(f"exit code {first.code}")
-        if "Traceback" in first.said or "should not have happened" in first.said or "Exception ignored" in first.said:
-            found.append(f"said: {first.said.strip()[-300:]}")
-        if (
-            kind != "kill"
-            and first.code == 2
-            and len([x for x in first.said.splitlines() if x.startswith("warpgrad:")]) != 1
-        ):
-            found.append(f"not one sentence: {first.said.strip()[-300:]}")
-        end = time.monotonic() + 20
-        while orphans(place) and time.monotonic() < end:
-            time.sleep(0.05)
-        if left := orphans(place):
-            found.append(f"orphans {left}")
-        second = attempt(words, place)
-        if second.code != 0 and not (scenario is SCENARIOS["prepare"] and "exists already" in second.said):
-            return [*found, f"the same command ends with {second.code}: {second.said.strip()[-300:]}"]
-        try:
-            if scenario.outcome(place) != expected:
-                found.append("the outcome differs")
-        except Exception as error:
-            found.append(f"the outcome cannot be read: {error!r}")
-        names = [str(path.relative_to(place)) for path in place.rglob("*")]
-        if left_over := [name for name in names if PARTIAL in name or CLEARING in name or ".partial" in name]:
-            found.append(f"left over: {left_over}")
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(template, place)
+    words = scenario.words(place)
+    first = attempt(words, place, None, at, kind)
+    if first.code not in (0, 2, -signal.SIGKILL):
+        found.append(f"exit code {first.code}")
+    if "Traceback" in first.said or "should not have happened" in first.said or "Exception ignored" in first.said:
+        found.append(f"said: {first.said.strip()[-300:]}")
+    sentences_said = [line for line in first.said.splitlines() if line.startswith("warpgrad:")]
+    if kind != "kill" and first.code == 2 and len(sentences_said) != 1:
+        found.append(f"not one sentence: {first.said.strip()[-300:]}")
+    end = time.monotonic() + 20
+    while orphans(place) and time.monotonic() < end:
+        time.sleep(0.01)
+    if left := orphans(place):
+        found.append(f"orphans {left}")
+    second = attempt(words, place)
+    made = scenario.outcome is outcome_of_data and ("exists already" in second.said or "there already" in second.said)
+    if second.code != 0 and not made:
+        return [*found, f"the same command ends with {second.code}: {second.said.strip()[-300:]}"]
+    try:
+        if scenario.outcome(place) != expected:
+            found.append("the outcome differs")
+    except Exception as error:
+        found.append(f"the outcome cannot be read: {error!r}")
+    names = [str(path.relative_to(place)) for path in place.rglob("*")]
+    if left_over := [name for name in names if PARTIAL in name or CLEARING in name or ".partial" in name]:
+        found.append(f"left over: {left_over}")
     return found
 
 
-def explore(name: str, every: int = 1, kinds: Iterable[str] = tuple(KINDS), begin: int = 1) -> Counts[str]:
-    """Faults at every `every`-th operation of a scenario; counts of what was seen, problems told as they are."""
-    scenario, counts = SCENARIOS[name], Counts[str]()
-    with tempfile.TemporaryDirectory(prefix="warpgrad-crash-") as folder:
-        template = Path(folder) / "template" / "work"
-        template.mkdir(parents=True)
-        scenario.before(template)
-        # Paths are part of no outcome: every attempt is made in a place of its own.
-        place = Path(folder) / "undisturbed" / "work"
-        shutil.copytree(template, place)
+def explore(
+    name: str,
+    every: int = 1,
+    kinds: Iterable[str] = tuple(KINDS),
+    begin: int = 1,
+    seconds: float = float("inf"),
+    before: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Faults at every `every`-th operation of a scenario; counts of what was seen, problems told as they are.
+
+    With `seconds`, no fault is begun after so many. Points come in an order of chance, the same each time, so that
+    those that were reached are spread evenly; `before` are the counts of an earlier call, which is gone on with.
+    """
+    before = before or {}
+    scenario, counts, failures = SCENARIOS[name], Counts[str](before.get("kinds", {})), list(before.get("failures", ()))
+    stop = time.monotonic() + seconds
+    with tempfile.TemporaryDirectory(prefix="warpgrad-crash-", dir=MEMORY) as folder:
+        # Paths are part of no outcome, and the same for all attempts, so that they are parsed once.
+        place, template, told = (Path(folder) / part for part in ("work", "template", "told"))
+        place.mkdir()
+        scenario.before(place)
+        shutil.copytree(place, template)
+        FORKED["told"] = told
         whole = attempt(scenario.words(place), place)
         assert whole.code == 0, whole
+        del FORKED["told"]
         expected = scenario.outcome(place)
-        counts["operations"] = whole.operations
-        for kind in kinds:
-            for at in range(begin, whole.operations + 1, every):
-                counts["points"] += 1
-                wrong = problems(scenario, template, expected, at, kind)
-                if wrong:
-                    counts["failures"] += 1
-                    print(f"{name}, {kind} before operation {at}: {'; '.join(wrong)}", flush=True)
-    return counts
+        for words in (scenario.words(place), *map(json.loads, told.read_text().splitlines() if told.exists() else ())):
+            command_lines.parse(words)
+        points = [(kind, at) for at in range(begin, whole.operations + 1, every) for kind in kinds]
+        random.Random(0).shuffle(points)
+        for kind, at in points[before.get("faults", 0) :]:
+            if time.monotonic() > stop:
+                break
+            counts[kind] += 1
+            if wrong := problems(scenario, template, place, expected, at, kind):
+                failures.append(f"{kind} before operation {at}: {'; '.join(wrong)}")
+                print(f"{name}, {failures[-1]}", flush=True)
+    return {
+        "operations": whole.operations, "points": whole.operations * len(KINDS), "faults": sum(counts.values()),
+        "kinds": dict(counts),
+        "failures": failures,
+    }  # fmt: skip
 
 
 def command_line() -> None:
@@ -338,17 +433,22 @@ def command_line() -> None:
     form.add_argument("--every", type=int, default=1)
     form.add_argument("--begin", type=int, default=1)
     form.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    form.add_argument("--seconds", type=float, default=float("inf"), help="of each scenario")
+    form.add_argument("--record", type=Path, help="where the counts are kept; goes on with those of this commit there")
     given = form.parse_args()
     set_up()
-    total: Counts[str] = Counts()
+    faults = failures = 0
     for name in given.scenarios or SCENARIOS:
         began = time.monotonic()
-        counts = explore(name, given.every, given.kinds, given.begin)
-        total += counts
-        print(f"{name}: {counts['operations']} operations, {counts['points']} faults, {counts['failures']} failures, "
+        part = name if given.begin == 1 else f"{name}, from operation {given.begin}"
+        before = on_record(given.record, "crash", part)
+        found = explore(name, given.every, given.kinds, given.begin, given.seconds, before)
+        faults, failures = faults + found["faults"], failures + len(found["failures"])
+        print(f"{name}: {found['operations']} operations, {found['faults']} faults, {len(found['failures'])} failures, "
               f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
-    print(f"in all: {total['points']} faults, {total['failures']} failures", flush=True)
-    sys.exit(1 if total["failures"] else 0)
+        put_on_record(given.record, "crash", part, found)
+    print(f"in all: {faults} faults, {failures} failures", flush=True)
+    sys.exit(1 if failures else 0)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.data.tasks.test_alphabets import tiny_store
 from tests.experiments.maze.test_maze_experiment import TINY as MAZE
 from tests.faults import crashes
+from tests.faults.record import on_record, put_on_record
 from tests.support.omniglot_runs import TINY as OMNIGLOT
 from warpgrad.experiments.runner import option
 from warpgrad.io import PARTIAL
@@ -31,6 +33,7 @@ from warpgrad.training.run_directory import CLEARING
 
 GIVEN_UP = 60
 """Kills of one command; then it is let to its end."""
+NOTHING: dict[str, Any] = {"kills": 0, "series": 0, "failures": []}
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,6 @@ class Soaked:
 
     words: Callable[[Path], list[str]]
     outcome: Callable[[Path], object]
-    seconds: float
-    """About how long it takes; kills come within this time."""
     ranks: int = 1
 
 
@@ -57,12 +58,12 @@ def soaked(folder: Path) -> dict[str, Soaked]:
         return crashes.outcome_of_run(place / "run")
 
     return {
-        "synthetic": Soaked(lambda place: crashes.run_words(place, steps=8), one, 1.0),
-        "omniglot": Soaked(lambda place: words_of("omniglot", place, {**OMNIGLOT, "data": store}, 4), one, 4.0),
-        "maze": Soaked(lambda place: words_of("maze", place, MAZE, 4), one, 4.0),
-        "sweep": Soaked(crashes.SCENARIOS["sweep"].words, crashes.outcome_of_runs, 4.0),
-        "reproduce": Soaked(crashes.SCENARIOS["reproduce"].words, crashes.outcome_of_runs, 4.0),
-        "torchrun": Soaked(lambda place: crashes.run_words(place, steps=8), one, 25.0, ranks=2),
+        "synthetic": Soaked(lambda place: crashes.run_words(place, steps=8), one),
+        "omniglot": Soaked(lambda place: words_of("omniglot", place, {**OMNIGLOT, "data": store}, 4), one),
+        "maze": Soaked(lambda place: words_of("maze", place, MAZE, 4), one),
+        "sweep": Soaked(crashes.SCENARIOS["sweep"].words, crashes.outcome_of_runs),
+        "reproduce": Soaked(crashes.SCENARIOS["reproduce"].words, crashes.outcome_of_runs),
+        "torchrun": Soaked(lambda place: crashes.run_words(place, steps=8), one, ranks=2),
     }
 
 
@@ -70,15 +71,9 @@ def killed(job: Soaked, place: Path, seconds: float) -> int | None:
     """Carry a command out and kill it after so many seconds; its exit code if it was faster."""
     words = job.words(place)
     if job.ranks > 1:
-        launcher = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--nproc-per-node",
-            str(job.ranks),
-            "--master-port",
-            "0",
-        ]
+        # A port that is free, on this machine alone.
+        place_to_meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(job.ranks), *place_to_meet]
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         process = subprocess.Popen([*launcher, "-m", "warpgrad", *words], **silent)  # type: ignore[call-overload]
         try:
@@ -113,46 +108,57 @@ def gone(place: Path, seconds: float = 60.0) -> bool:
     return True
 
 
+def series(job: Soaked, place: Path, outcome: object, usual: float, dice: random.Random) -> tuple[int, list[str]]:
+    """Kill a command at random moments until it ends by itself; how often, and what was wrong."""
+    place.mkdir()
+    kills, problems = 0, []
+    while (code := killed(job, place, usual * 1.2 * dice.random() if kills < GIVEN_UP else 600.0)) is None:
+        kills += 1
+        if not gone(place):
+            problems.append("processes outlive a kill")
+    left = [path.name for path in place.rglob("*") if PARTIAL in path.name or path.name == CLEARING]
+    if code != 0:
+        problems.append(f"ends with {code} after {kills} kills")
+    elif job.outcome(place) != outcome:
+        problems.append(f"another outcome after {kills} kills")
+    return kills, [*problems, *([f"left over: {left}"] if left else [])]
+
+
 def command_line() -> None:
     form = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     form.add_argument("--kills", type=int, default=200)
+    form.add_argument("--seconds", type=float, default=float("inf"), help="begin no series after so many")
     form.add_argument("--seed", type=int, default=0)
     form.add_argument("--only", nargs="+")
+    form.add_argument("--record", type=Path, help="where the counts are kept; goes on with those of this commit there")
     given = form.parse_args()
     crashes.set_up()
-    dice, kills, problems = random.Random(given.seed), 0, 0
-    counts: dict[str, int] = {}
-    with tempfile.TemporaryDirectory(prefix="warpgrad-soak-") as folder:
+    stop = time.monotonic() + given.seconds
+    with tempfile.TemporaryDirectory(prefix="warpgrad-soak-", dir=crashes.MEMORY) as folder:
         jobs = soaked(Path(folder))
         jobs = {name: job for name, job in jobs.items() if not given.only or name in given.only}
-        expected = {}
-        for name, job in jobs.items():
-            place = Path(folder) / f"undisturbed-{name}"
-            place.mkdir()
-            began = time.monotonic()
-            assert killed(job, place, 600.0) == 0, name
-            print(f"{name}: {time.monotonic() - began:.1f} s undisturbed", flush=True)
-            expected[name] = job.outcome(place), time.monotonic() - began
-        series = 0
-        while kills < given.kills:
-            name = list(jobs)[series % len(jobs)]
-            job, series = jobs[name], series + 1
-            place = Path(folder) / f"{name}-{series}"
-            place.mkdir()
-            outcome, usual = expected[name]
-            own = 0
-            while (code := killed(job, place, usual * 1.2 * dice.random() if own < GIVEN_UP else 600.0)) is None:
-                own, kills = own + 1, kills + 1
-                if not gone(place):
-                    problems += 1
-                    print(f"{name}: processes outlive a kill", flush=True)
-            counts[name] = counts.get(name, 0) + own
-            left = [path.name for path in place.rglob("*") if PARTIAL in path.name or path.name == CLEARING]
-            if code != 0 or left or job.outcome(place) != outcome:
-                problems += 1
-                print(f"{name}: ends with {code} after {own} kills, left {left}, or differs", flush=True)
-            print(f"{name}: {own} kills; {kills} in all, {problems} problems", flush=True)
-    print(f"{kills} kills {counts}: {problems} problems", flush=True)
+        counts = {name: on_record(given.record, "soak", name) or dict(NOTHING) for name in jobs}
+        undisturbed: dict[str, tuple[object, float]] = {}
+        while sum(each["kills"] for each in counts.values()) < given.kills and time.monotonic() < stop:
+            # The next is the one that was killed the least; two ranks, which take the longest to start, a fifth of it.
+            name = min(jobs, key=lambda one: counts[one]["kills"] * jobs[one].ranks ** 2)
+            if name not in undisturbed:
+                place, began = Path(folder) / f"undisturbed-{name}", time.monotonic()
+                place.mkdir()
+                assert killed(jobs[name], place, 600.0) == 0, name
+                undisturbed[name] = jobs[name].outcome(place), time.monotonic() - began
+            own = counts[name]
+            dice = random.Random(f"{name} {given.seed} {own['series']}")
+            kills, wrong = series(jobs[name], Path(folder) / f"{name}-{own['series']}", *undisturbed[name], dice)
+            counts[name] = {
+                "kills": own["kills"] + kills, "series": own["series"] + 1, "failures": [*own["failures"], *wrong],
+            }  # fmt: skip
+            print(
+                f"{name}: {kills} kills; {sum(each['kills'] for each in counts.values())} in all; {wrong}", flush=True
+            )
+            put_on_record(given.record, "soak", name, counts[name])
+    problems = [problem for each in counts.values() for problem in each["failures"]]
+    print(f"{ {name: each['kills'] for name, each in counts.items()} } kills: {len(problems)} problems", flush=True)
     sys.exit(1 if problems else 0)
 
 

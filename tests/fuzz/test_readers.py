@@ -13,6 +13,9 @@ import os
 import pickle
 import shutil
 import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import wraps
 from pathlib import Path
 
 import numpy as np
@@ -22,29 +25,65 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.faults.crashes import TINY
+from tests.faults.record import put_on_record
+from tests.support.text_encoder import sentences, write_csv
 from warpgrad.cli.main import main
 from warpgrad.cli.run import run_config
 from warpgrad.data.archives import Limits, open_tree
 from warpgrad.data.pictures import look, read_picture
 from warpgrad.data.plain_pickle import load_plain
+from warpgrad.data.sources.text import Fields, open_text, prepare_text, read_rows
 from warpgrad.data.store import open_store
 from warpgrad.data.writing import ClassImages, write
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.records import read_record
 from warpgrad.experiments.runner import concluded
-from warpgrad.io import read_json
+from warpgrad.io import check_files, read_json
 from warpgrad.report.runs import read_run
 from warpgrad.training import checkpoint
 from warpgrad.training.run_directory import RunDirectory, saved_checkpoints
 
 EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "25"))
-fuzzed = settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    database=None,
-    derandomize=EXAMPLES < 100,
-)
+COUNTED: Counter[str] = Counter()
+"""How many examples each test was given."""
+FAILED: dict[str, str] = {}
+"""What was wrong with the last example that failed."""
+
+
+def fuzzed(test: Callable[..., None]) -> Callable[..., None]:
+    """Settings of hypothesis for all tests here, and a count of their examples."""
+    inner = test.hypothesis.inner_test  # type: ignore[attr-defined]
+
+    @wraps(inner)
+    def counting(*arguments: object, **named: object) -> None:
+        COUNTED[test.__name__] += 1
+        try:
+            inner(*arguments, **named)
+        except Exception as error:
+            FAILED[test.__name__] = repr(error)
+            raise
+
+    test.hypothesis.inner_test = counting  # type: ignore[attr-defined]
+    return settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+        derandomize=EXAMPLES < 100,
+    )(test)
+
+
+@pytest.fixture(autouse=True)
+def _on_record(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Put the number of examples on record where HYPOTHESIS_RECORD names one."""
+    yield
+    name = request.function.__name__
+    if "HYPOTHESIS_RECORD" in os.environ and COUNTED[name]:
+        counts = {"examples": COUNTED[name], "failures": [FAILED[name]] if name in FAILED else []}
+        put_on_record(
+            Path(os.environ["HYPOTHESIS_RECORD"]), "fuzz", name.removeprefix("test_").replace("_", " "), counts
+        )
+
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 values = st.recursive(
@@ -289,6 +328,43 @@ def test_any_json_as_a_record(scratch, value):
     (scratch / "record.json").write_text(json.dumps(value))
     with one_sentence():
         read_record(scratch / "record.json").groups()
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("sentences")
+    prepare_text(write_csv(folder / "own.csv", sentences(6, 2)), folder / "text")
+    return folder
+
+
+@fuzzed
+@given(edits=mutations(), name=st.sampled_from(["own.csv", "own.jsonl"]))
+def test_mutated_files_of_sentences(prepared, scratch, edits, name):
+    data = (prepared / "own.csv").read_bytes()
+    if name == "own.jsonl":
+        data = b"".join(json.dumps({"text": text, "label": label}).encode() + b"\n" for text, label in sentences(6, 2))
+    (scratch / name).write_bytes(mutated(data, edits))
+    with one_sentence():
+        read_rows(scratch / name, Fields())
+
+
+@fuzzed
+@given(edits=mutations())
+def test_mutated_prepared_sentences_are_refused_or_the_same(prepared, scratch, edits):
+    (scratch / "text").mkdir(exist_ok=True)
+    (scratch / "text" / "text.json").write_bytes(mutated((prepared / "text" / "text.json").read_bytes(), edits))
+    with one_sentence():
+        assert open_text(str(scratch / "text")).texts == open_text(str(prepared / "text")).texts
+
+
+@fuzzed
+@given(value=values)
+@example(value={"files": {"../../etc/passwd": "0" * 64}})
+@example(value={"files": {"/etc/passwd": 1}})
+def test_any_json_as_checksums(scratch, value):
+    (scratch / "checksums.json").write_text(json.dumps(value))
+    with one_sentence():
+        check_files(scratch)
 
 
 def refuses(*_: object, **__: object) -> None:

@@ -9,25 +9,35 @@ import pytest
 from matplotlib._pylab_helpers import Gcf
 from PIL import Image
 
-from tests.support.report_pages import line_figure, linear
+from tests.support.report_pages import line_chart, linear
 from warpgrad.errors import WarpgradError
-from warpgrad.report import Mark, Reference, Series, appearances, canvas, curves, house_style, mean_interval, save_png
-from warpgrad.report.figures import PALETTE
+from warpgrad.report import Chart, Line, Mark, Panel, Reference, Series, appearances, mean_interval, panels
+from warpgrad.report.figures import canvas, house_style, save_png
+from warpgrad.report.looks import DARK_PALETTE, PALETTE
 
 
-def test_curves_are_png_at_twice_the_resolution_and_repeatable(tmp_path):
-    image = line_figure(size=(4.0, 3.0), path=tmp_path / "figures" / "line.png")
+def test_a_chart_for_a_document_is_a_png_at_twice_the_resolution_and_repeatable():
+    image = line_chart().image(size=(4.0, 3.0))
     assert image.startswith(b"\x89PNG\r\n\x1a\n")
-    assert (tmp_path / "figures" / "line.png").read_bytes() == image
     assert Image.open(io.BytesIO(image)).size == (2 * 96 * 4, 2 * 96 * 3)
-    assert image == line_figure(size=(4.0, 3.0))
+    assert image == line_chart().image(size=(4.0, 3.0))
+
+
+def test_a_picture_is_drawn_for_light_and_for_dark_pages():
+    figure = panels([[Panel([Line([[0, 0], [1, 1]], PALETTE[7], width=4)])]], size=(3.0, 2.0), alt="a line")
+    light, dark = (np.asarray(Image.open(io.BytesIO(image)).convert("L")) for image in (figure.image, figure.dark))
+    assert light[0, 0] == 255
+    assert dark[0, 0] < 40
+    # The line in ink is dark on white, and light on black.
+    assert light.min() < 60
+    assert dark.max() > 200
 
 
 def test_drawing_leaves_no_trace_in_matplotlib():
     # Settings of the caller's own, none of them the house's: a leak from any earlier figure would show as well.
     with mpl.rc_context({"font.size": 17.0, "axes.grid": False, "axes.spines.top": True, "legend.frameon": True}):
         before = dict(mpl.rcParams)
-        line_figure(references=[Reference("paper", 1.5)], log_y=True)
+        line_chart(references=[Reference("paper", 1.5)], log_y=True).image()
         with house_style():
             save_png(canvas(2, 2))
         assert dict(mpl.rcParams) == before
@@ -42,18 +52,16 @@ def colour_count(image, colour):
 def test_a_curve_its_band_and_its_reference_have_the_colour_of_their_method():
     x = np.arange(20.0)
     warp, leap = appearances(["Warp-Leap", "Leap"]).values()
-    alone = curves([Series.line("Leap", x, x)], x_label="", y_label="")
-    assert colour_count(alone.image, leap.colour) > 500
-    assert colour_count(alone.image, warp.colour) == 0
-    referred = curves(
-        [Series.line("Leap", x, x)], x_label="", y_label="", references=[Reference("p", 9.0, "Warp-Leap")]
-    )
-    assert colour_count(referred.image, warp.colour) > 500
-    marked = curves([Series.line("Leap", x, x)], x_label="", y_label="", marks=[Mark("K = $9", 9.0)])
-    assert colour_count(marked.image, "#59616b") > colour_count(alone.image, "#59616b") + 200
-    banded = curves([Series.quartiles("Leap", x, [x, x + 3])], x_label="", y_label="")
+    alone = Chart([Series.line("Leap", x, x)], x_label="", y_label="")
+    assert colour_count(alone.image(), leap.colour) > 500
+    assert colour_count(alone.image(), warp.colour) == 0
+    referred = Chart([Series.line("Leap", x, x)], x_label="", y_label="", references=[Reference("p", 9.0, "Warp-Leap")])
+    assert colour_count(referred.image(), warp.colour) > 500
+    marked = Chart([Series.line("Leap", x, x)], x_label="", y_label="", marks=[Mark("K = $9", 9.0)])
+    assert colour_count(marked.image(), "#59616b") > colour_count(alone.image(), "#59616b") + 200
+    banded = Chart([Series.quartiles("Leap", x, [x, x + 3])], x_label="", y_label="")
     wash = "#" + "".join(f"{round(0.16 * int(leap.colour[i : i + 2], 16) + 0.84 * 255):02x}" for i in (1, 3, 5))
-    assert colour_count(banded.image, wash) > 20 * colour_count(alone.image, wash) + 5000
+    assert colour_count(banded.image(), wash) > 20 * colour_count(alone.image(), wash) + 5000
 
 
 def test_the_same_method_looks_the_same_whatever_else_is_drawn():
@@ -68,6 +76,14 @@ def test_the_same_method_looks_the_same_whatever_else_is_drawn():
     assert len(set(crowd.values())) == 32
 
 
+def test_methods_keep_their_colour_whatever_follows_their_name():
+    assert appearances(["Leap, 25 tasks"])["Leap, 25 tasks"] == appearances(["Leap"])["Leap"]
+    trials = [f"{method}, α = {size}" for method in ("MAML", "CAVIA") for size in range(6)]
+    looks = appearances(trials)
+    assert {looks[name].colour for name in trials[:6]} == {appearances(["MAML"])["MAML"].colour}
+    assert {looks[name].colour for name in trials[6:]} == {appearances(["CAVIA"])["CAVIA"].colour}
+
+
 # Full dichromacy in linear RGB, after Machado, Oliveira and Fernandes (2009).
 VISION = {
     "normal": np.eye(3),
@@ -77,15 +93,16 @@ VISION = {
 }
 
 
+@pytest.mark.parametrize("palette", [PALETTE, DARK_PALETTE])
 @pytest.mark.parametrize("vision", VISION)
-def test_the_palette_stays_apart_for_every_kind_of_colour_vision(vision):
+def test_the_palette_stays_apart_for_every_kind_of_colour_vision(vision, palette):
     """Distances in Oklab, a space of even steps for the eye, where 0.02 is just noticeable side by side."""
     to_cones = [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566],
                 [0.0883024619, 0.2817188376, 0.6299787005]]  # fmt: skip
     to_lab = [[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099],
               [0.0259040371, 0.7827717662, -0.8086757660]]  # fmt: skip
     seen = []
-    for colour in PALETTE:
+    for colour in palette:
         channels = linear(np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255)
         seen.append(to_lab @ np.cbrt(to_cones @ np.clip(VISION[vision] @ channels, 0, 1)))
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 0.07
@@ -116,17 +133,17 @@ def test_figures_survive_gaps_dollars_and_crowds():
     x = np.arange(30.0)
     gaps = Series.quartiles("costs $5", x, [np.where(x == 7, np.nan, x + 1), x + 2])
     crowd = [Series.line(f"a method with quite a long name, {i}", x, x + i) for i in range(1, 15)]
-    image = curves([gaps, *crowd], x_label="$x", y_label="y", title="$", log_x=False, log_y=True, size=(4.3, 3.1)).image
+    image = Chart([gaps, *crowd], x_label="$x", y_label="y", title="$", log_x=False, log_y=True).image(size=(4.3, 3.1))
     assert Image.open(io.BytesIO(image)).size[1] > 2 * 96 * 3.1
 
 
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: curves([], x_label="", y_label=""), "at least one series"),
-        (lambda: curves([Series.line("a", [1], [1])] * 2, x_label="", y_label=""), "share a name"),
-        (lambda: curves([Series.line("a", [0], [1])], x_label="", y_label="", log_x=True), "'a' has x values"),
-        (lambda: curves([Series.line("a", [1], [0])], x_label="", y_label="", log_y=True), "'a' has y values"),
+        (lambda: Chart([], x_label="", y_label=""), "at least one series"),
+        (lambda: Chart([Series.line("a", [1], [1])] * 2, x_label="", y_label=""), "share a name"),
+        (lambda: Chart([Series.line("a", [0], [1])], x_label="", y_label="", log_x=True), "'a' has x values"),
+        (lambda: Chart([Series.line("a", [1], [0])], x_label="", y_label="", log_y=True), "'a' has y values"),
         (lambda: Series.line("a", [1, 2], [1]), "one value for each x"),
         (lambda: Series.quartiles("a", [1, 2], [1, 2]), r"samples \[runs, points\]"),
     ],

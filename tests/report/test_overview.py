@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from tests.support.report_pages import Parsed, png, write_run
+from tests.support.report_pages import Parsed, charts, png, write_run
 from warpgrad.errors import WarpgradError
 from warpgrad.report import mean_interval, read_run, run_page
 
@@ -22,8 +22,10 @@ def test_the_overview_shows_results_curves_settings_and_how_to_repeat_each_numbe
     assert "omniglot, small preset" in page.text
     accuracy = mean_interval([[0.5 + seed / 10] for seed in range(4)])
     assert page.text.count(accuracy.cell(4).split("[")[1].rstrip("]")) == 2
-    # One curve figure (the text metric "phase" is none), and one found figure for each run.
-    assert len(page.all("img")) == 1 + len(runs)
+    # One chart (the text metric "phase" is none), and one found figure for each run.
+    assert len(charts(page)) == 1
+    assert list(charts(page)[0]["series"][0]["runs"]) == ["0", "1", "2", "3"]
+    assert len(page.all("img")) == len(runs)
     assert "median and inter-quartile range of 4 runs per method" in page.text
     for run in runs:
         assert run.summary["command"] in page.text
@@ -52,7 +54,7 @@ def test_a_bare_summary_is_enough_and_what_is_missing_is_said(tmp_path):
         json.dumps({"experiment": "e", "method": "m", "preset": "p", "seed": 1, "metrics": {"loss": math.nan}})
     )
     page = Parsed(run_page([read_run(folder)]).html())
-    assert page.all("img") == []
+    assert charts(page) == []
     assert "not recorded" in page.text
     assert "the command was not recorded" in page.text
     assert "not finite in 1 of 1 run" in page.text
@@ -67,31 +69,22 @@ def test_runs_of_unequal_length_and_diverged_ones_are_drawn_and_said(tmp_path):
         read_run(write_run(tmp_path / "c", method="Leap", metrics=long[:3], seed=1)),
     ]
     page = Parsed(run_page(runs).html())
-    assert len(page.all("img")) == 1
+    assert len(charts(page)) == 1
     assert "median and whole range of 1 to 2 runs per method" in page.text
     assert "Warp-Leap: Only the 650 steps that all runs recorded." in page.text
     assert "Warp-Leap: 1 value not finite, left as gaps." in page.text
     assert "Warp-Leap: Each point is the mean of 3 steps." in page.text
 
 
-def test_long_curves_are_averaged_down_and_wide_ones_get_a_logarithmic_axis(tmp_path, png, monkeypatch):
-    drawn = {}
-
-    def record(series, **options):
-        drawn[options["title"]] = (*series, options["log_y"])
-        return png
-
-    monkeypatch.setattr("warpgrad.report.metric_curves.curves", record)
+def test_long_curves_are_averaged_down_and_wide_ones_get_a_logarithmic_axis(tmp_path):
     metrics = [{"step": i, "wide": 10.0 ** (-i / 200), "narrow": float(i % 3)} for i in range(700)]
-    run_page([read_run(write_run(tmp_path / "a", metrics=metrics))])
-    wide, logarithmic = drawn["wide"]
-    narrow, linear = drawn["narrow"]
-    assert (logarithmic, linear) == (True, False)
-    assert len(wide.x) == len(wide.centre) == 234
-    assert wide.x[:2].tolist() == [1.0, 4.0]
-    assert wide.x[-1] == 699.0
-    assert wide.centre[1] == pytest.approx(sum(10.0 ** (-i / 200) for i in (3, 4, 5)) / 3, rel=1e-14)
-    assert set(narrow.centre[:-1]) == {1.0}
+    wide, narrow = charts(Parsed(run_page([read_run(write_run(tmp_path / "a", metrics=metrics))]).html()))
+    assert (wide["logY"], narrow["logY"]) == (True, False)
+    assert len(wide["x"][0]) == len(wide["series"][0]["y"]) == 234
+    assert wide["x"][0][:2] == [1, 4]
+    assert wide["x"][0][-1] == 699
+    assert wide["series"][0]["y"][1] == pytest.approx(sum(10.0 ** (-i / 200) for i in (3, 4, 5)) / 3, rel=1e-4)
+    assert set(narrow["series"][0]["y"][:-1]) == {1}
 
 
 def test_many_runs_of_one_seed_are_still_one_seed(tmp_path):

@@ -7,24 +7,30 @@ import numpy as np
 import pytest
 
 from warpgrad.report import (
+    Chart,
     Code,
     Collapsible,
     Column,
     Figure,
+    Forest,
+    ForestRow,
     Gallery,
     Heading,
     Items,
     KeyValues,
+    Mark,
     Note,
     Page,
     Paragraph,
+    Reference,
     Section,
     Series,
     Table,
     Tile,
     Tiles,
     Value,
-    curves,
+    mean_interval,
+    paired_difference,
 )
 
 HOSTILE = """<script>alert("1")</script><img src=x onerror='alert(2)'> & "quoted" 'too' </style></script>-->"""
@@ -34,7 +40,7 @@ SVG = b'<svg xmlns="http://www.w3.org/2000/svg" width="4" height="3"><rect width
 class Parsed(HTMLParser):
     """A page taken apart; refuses tags that do not nest."""
 
-    VOID = ("meta", "img", "br")
+    VOID = ("meta", "img", "br", "source", "input")
 
     def __init__(self, text):
         super().__init__()
@@ -66,15 +72,32 @@ class Parsed(HTMLParser):
         return "".join(self.texts)
 
 
-def line_figure(**options):
-    return curves(
-        [Series.line("Warp-Leap", [0, 1, 2], [3.0, 2.0, 1.0])], x_label="step", y_label="loss", **options
-    ).image
+def line_chart(**options):
+    return Chart([Series.line("Warp-Leap", [0, 1, 2], [3.0, 2.0, 1.0])], x_label="step", y_label="loss", **options)
 
 
 @pytest.fixture(scope="module")
 def png():
-    return line_figure()
+    return line_chart().image(size=(7.2, 4.0))
+
+
+def charts(page):
+    """What describes the charts of a page."""
+    return [json.loads(text) for text in page.raw["script"] if text.startswith('{"title"')]
+
+
+def explored(text):
+    """A chart and a forest plot with `text` in every place that takes text."""
+    x = np.arange(20.0)
+    curve = Series.quartiles(text, x, [x + 1, x + 3], method=text, seeds=[text, "other"])
+    chart = Chart([curve, Series.line(f"{text} 2", x, x)], text, text, text, text, text,
+                  references=[Reference(text, 3.0, text)], marks=[Mark(text, 4.0), Mark(text, 4.0, 2.0)])  # fmt: skip
+    scores = np.random.default_rng(0).normal(size=(5, 6))
+    rows = [
+        ForestRow(text, paired_difference(scores + 1, scores[::-1])),
+        ForestRow(text, mean_interval(scores[:2]), text),
+    ]
+    return [chart, Forest(rows, text, text, text, text)]
 
 
 def full_page(png, text):
@@ -91,7 +114,8 @@ def full_page(png, text):
         Tiles([Tile(text, text, text), Tile(text, text)]),
         Table([text, Column(text, text, best="lowest")], [[text, value], [text, text], [text, None]], text),
         Figure(png, text, text),
-        Gallery([Figure(SVG, text, text), Figure(png, text)]),
+        Gallery([Figure(SVG, text, text), Figure(png, text, dark=png)]),
+        *explored(text),
         Collapsible(text, [KeyValues({text: text, "inner": {text: [1, 2]}}), KeyValues({})]),
     ]
     return Page(text, text).add(Section(text).add(*blocks), Section(text), Section("Content"))

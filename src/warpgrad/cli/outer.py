@@ -11,6 +11,7 @@ import ctypes
 import io
 import os
 import signal
+import stat
 import sys
 import threading
 import time
@@ -146,11 +147,18 @@ def heard() -> Iterator[None]:
             signal.signal(each, handler)
 
 
+def _is_pipe(descriptor: int) -> bool:
+    try:
+        return stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+    except (OSError, OverflowError):  # left over in an environment that outlived the pipe
+        return False
+
+
 def follow_parent() -> None:
     """End, saved, when the process that started this one as its worker has ended, however that came about."""
     descriptor = os.environ.pop(LIFELINE, "")
     alone = os.getppid()
-    if descriptor.isdigit():
+    if descriptor.isdigit() and _is_pipe(int(descriptor)):
 
         def wait() -> None:
             with contextlib.suppress(OSError):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
@@ -12,10 +13,18 @@ from warpgrad.cli.run import of_experiment, print_rows, run_config
 from warpgrad.errors import printable, require
 from warpgrad.experiments import Group, find_experiment, find_table
 from warpgrad.io import read_object
+from warpgrad.statistics.formatting import count
+
+if TYPE_CHECKING:
+    from warpgrad.report import Page
 
 
 def report_command(
-    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...")], *, out: Path = Path("report.html")
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...")],
+    *,
+    out: Path = Path("report.html"),
+    watch: bool = False,
+    every: float = 5.0,
 ) -> None:
     """Write one self-contained HTML page about some runs.
 
@@ -24,18 +33,59 @@ def report_command(
     Args:
         runs: The run directories.
         out: The page.
+        watch: Write the page again whenever the runs have gone on, until all are finished or Ctrl-C.
+        every: With --watch, the seconds between two looks at the runs.
     """
     require(runs, "name at least one run directory: warpgrad report RUN...")
+    require(every > 0, f"every={every}: the seconds between two looks must be more than 0.")
+    if watch:
+        _watch(runs, out, every)
+    else:
+        print(printable(_page(runs).write(out)))
+
+
+def _page(runs: tuple[Path, ...]) -> Page:
+    from warpgrad.training.run_directory import check_metrics
+
+    for path in runs:
+        check_metrics(path)
     # Runs of a user's own program are of no experiment, and have the page that takes any.
     names = {run_config(path)[0].name if of_experiment(path) else None for path in runs}
     if len(names) > 1 or None in names:
         from warpgrad.report import read_run, run_page
 
-        page = run_page([read_run(path) for path in runs])
-    else:
-        experiment = find_experiment(next(name for name in names if name))
-        page = experiment.page(_groups(runs), f"{experiment.name}: {experiment.summary}")
-    print(printable(page.write(out)))
+        return run_page([read_run(path) for path in runs])
+    experiment = find_experiment(next(name for name in names if name))
+    return experiment.page(_groups(runs), f"{experiment.name}: {experiment.summary}")
+
+
+def _watch(runs: tuple[Path, ...], out: Path, every: float) -> None:
+    """Write the page anew as often as the runs have changed: their curves while they go on, and at the end the page
+    that they have without watching."""
+    from warpgrad.io import is_locked
+    from warpgrad.report import read_run, run_page
+
+    seen: object = None
+    while True:
+        # A run that is being taken up again has the summary of its shorter self.
+        going = [path for path in runs if not (path / "summary.json").exists() or is_locked(path / ".lock")]
+        now = [
+            (file.stat().st_mtime_ns, file.stat().st_size) if (file := path / name).exists() else None
+            for path in runs
+            for name in ("metrics.jsonl", "summary.json")
+        ]
+        if now != seen or not going:
+            page = run_page([read_run(path, unfinished=True) for path in runs]) if going else _page(runs)
+            page.write(out)
+            print(f"{printable(out)}: {_state(len(going), len(runs))}", flush=True)
+            seen = now
+        if not going:
+            return
+        time.sleep(every)
+
+
+def _state(going: int, runs: int) -> str:
+    return f"{going} of {count(runs, 'run')} still going on" if going else f"{count(runs, 'run')} finished"
 
 
 def reproduce_command(
@@ -61,6 +111,20 @@ def reproduce_command(
         record: Also put the table on record: all that its page needs of every run, in this one file.
         keep: Do not repeat runs that stand in the file of --record under the very same settings.
     """
+    index, _ = _reproduced(table, preset, seeds, workers, out, record, keep)
+    print(f"page: {printable(index)}")
+
+
+def _reproduced(
+    table: str,
+    preset: str | None,
+    seeds: int | None,
+    workers: int,
+    out: Path | None,
+    record: Path | None = None,
+    keep: bool = False,
+) -> tuple[Path, Page]:
+    """Where the page of the table was written, and the page."""
     from warpgrad.experiments.comparison import search_lines, trials_of
     from warpgrad.experiments.records import read_record, write_record
     from warpgrad.experiments.reproduction import reproduce as reproduce_table
@@ -84,21 +148,37 @@ def reproduce_command(
     if wanted.search:
         metric = experiment.sweep_metric
         print_rows(*search_lines(trials_of(results.groups, metric, results.diverged), metric), "What won the search")
-    print(f"page: {printable(index)}")
+    return index, page
 
 
-def demo_command(*, seeds: int = 4, workers: int = 2, out: Path = Path("runs/demo")) -> None:
-    """Run two experiments end to end, in a few minutes: synthetic surfaces as in the paper, and drawn alphabets.
+def demo_command(*, workers: int = 2, out: Path = Path("runs/demo")) -> None:
+    """Meta-train on synthetic surfaces and on drawn alphabets, and show what it gave on one page, in three minutes.
 
     Example: warpgrad demo --workers 2
 
     Args:
-        seeds: The number of meta-seeds of the synthetic experiment; the alphabets take half as many.
         workers: The number of processes, of one thread each.
-        out: Where the runs and the pages go.
+        out: Where the runs and the page go.
     """
-    reproduce_command("synthetic", seeds=seeds, workers=workers, out=out)
-    reproduce_command("omniglot-demo", seeds=max(1, seeds // 2), workers=workers, out=out)
+    from warpgrad.experiments.reproduction import cells
+    from warpgrad.experiments.synthetic.shipped import lay_out
+    from warpgrad.report import Page
+
+    surfaces = find_table("synthetic-demo")
+    carried_on, _ = cells(find_experiment("synthetic"), surfaces, out, surfaces.preset, None)
+    lay_out(carried_on.directory)
+    _, descents = _reproduced(surfaces.name, None, None, workers, out)
+    _, alphabets = _reproduced("omniglot-demo", None, 1, workers, out)
+    page = Page(
+        "WarpGrad in three minutes",
+        "Adaptation to new drawn alphabets beside Leap and SGD, and what a meta-trained warp does to loss surfaces. "
+        "All was meta-trained just now, but for one warp of the surfaces, which was carried on from weights that come "
+        "with the package.",
+    )
+    of_alphabets = ("Accuracy on held-out alphabets", "Learning curves")
+    page.add(*(section for section in alphabets.sections if section.title in of_alphabets))
+    page.add(*(section for section in descents.sections if section.title not in ("Configuration", "Reproduce")))
+    print(f"page: {printable(page.write(out / 'index.html'))}")
 
 
 def _groups(paths: tuple[Path, ...]) -> list[Group]:

@@ -128,7 +128,7 @@ def evaluate_command(
         runner.check_device(changed.device)
         result = experiment.evaluate(changed, run)
         if out is not None:
-            write_json(out, {"config": runner.stored_settings(experiment, changed), **result})
+            write_json(out, {"config": runner.stored_settings(experiment, changed), **result}, seal=True)
     print_metrics(result["metrics"])
 
 

@@ -125,7 +125,7 @@ def _conclude(plan: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths, co
         errors = (trial.user_attrs["error"] for trial in trials if "error" in trial.user_attrs)
         reason = next(errors, "they are still running")
         raise WarpgradError(f"none of {len(trials)} trials is complete ({reason}); search smaller values.")
-    write_json(places.best, best_settings(plan, complete[0]))
+    write_json(places.best, best_settings(plan, complete[0]), seal=True)
     study_page(plan, trials, places, command).write(places.page)
     print_rows(*lines(plan, trials), f"{plan.experiment.name}, {plan.config.method}: {summary(trials)}")
     tell(f"page: {places.page}")

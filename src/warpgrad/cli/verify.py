@@ -1,8 +1,7 @@
-"""`warpgrad verify RUN|DATA...`: compare every byte of runs and prepared data sets with their checksums."""
+"""`warpgrad verify`: compare every byte of what this library wrote with its checksums."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -10,22 +9,23 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from warpgrad.errors import WarpgradError, printable, require
-from warpgrad.io import JSON_BYTES, SEAL, DamagedError, read_bytes, read_object, reason
+from warpgrad.io import CHECKSUMS, DamagedError, check_every_byte, check_files, read_json
 
 
-def verify_command(paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN|DATA...")]) -> None:
-    """Compare every byte of runs and prepared data sets with their checksums; exit code 2 where one is not whole.
+def verify_command(paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN|DATA|MODEL|FILE...")]) -> None:
+    """Compare every byte with its checksum; exit code 2 where something is not whole.
 
-    Example: warpgrad verify runs/synthetic/* data/omniglot
+    Example: warpgrad verify runs/synthetic/* data/omniglot results/synthetic.json
 
     Args:
-        paths: Run directories and prepared data sets.
+        paths: Run directories, prepared data sets, folders of 'warpgrad adapt'; files of wg.save, checkpoints,
+            records, best.json of a sweep.
     """
-    require(paths, "name run directories or prepared data sets: warpgrad verify RUN|DATA...")
+    require(paths, "name run directories, prepared data sets or files: warpgrad verify RUN|DATA|MODEL|FILE...")
     damaged: list[WarpgradError] = []
     for path in paths:
         try:
-            checked = data_parts(path) if (path / "header.json").exists() else run_parts(path)
+            checked = list(parts(path))
             print(f"{printable(path)}: whole ({printable(', '.join(checked))})")
         except WarpgradError as error:
             damaged.append(error)
@@ -34,44 +34,57 @@ def verify_command(paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="R
         raise DamagedError(f"{damaged[0]}{more}")
 
 
-def data_parts(path: Path) -> Iterator[str]:
-    from warpgrad.data.store import open_store
+def parts(path: Path) -> Iterator[str]:
+    """What was compared of a folder or file; refuses the first that is damaged."""
+    # Only where it is needed: each of these imports torch.
+    if (path / "header.json").exists():
+        from warpgrad.data.store import check_store
 
-    store = open_store(path, verify=True)
-    yield f"{store.header.offsets[-1]} images, sha256 {store.header.sha256}"
+        yield check_store(path)
+    elif (path / "text.json").exists():
+        from warpgrad.data.sources.text import check_text
+
+        yield from check_text(path)
+    elif (path / CHECKSUMS).exists():
+        yield from check_files(path)
+    elif path.is_file():
+        yield from _file(path)
+    else:
+        yield from run_parts(path)
+
+
+def _file(path: Path) -> Iterator[str]:
+    if path.suffix == ".safetensors":
+        from warpgrad.training import checkpoint
+
+        checkpoint.read_checkpoint(path)
+        yield "checksum of all it holds"
+        return
+    content = read_json(path)
+    if isinstance(content, dict) and "runs" in content:
+        from warpgrad.experiments.records import check_record
+
+        known = check_record(path)
+    else:
+        known = check_every_byte(path)
+    yield "checksum of all it holds" if known else "it has no checksum"
 
 
 def run_parts(path: Path) -> Iterator[str]:
     """What of a run was compared, file by file."""
-    from warpgrad.training import checkpoint
-    from warpgrad.training.run_directory import metrics_digest, saved_checkpoints
+    from warpgrad.training.run_directory import check_metrics, loaded, saved_checkpoints
 
     if not (path / "config.json").is_file():
-        raise WarpgradError(f"{path} is neither a run directory (config.json) nor a prepared data set (header.json).")
+        raise WarpgradError(
+            f"{path} is neither a run directory (config.json), a prepared data set (header.json, text.json), a folder "
+            f"of 'warpgrad adapt' ({CHECKSUMS}) nor a file; name one of these."
+        )
     for name in ("config.json", "summary.json", "evaluation.json"):
         if (path / name).exists():
-            read_object(path / name)
-            sealed = SEAL in json.loads(read_bytes(path / name, JSON_BYTES))
-            yield name if sealed else f"{name} has no checksum"
+            yield name if check_every_byte(path / name) else f"{name} has no checksum"
     saved = saved_checkpoints(path)
-    states = [checkpoint.read_checkpoint(file) for file in saved]
-    for file, state in zip(saved, states, strict=True):
-        if file.name != f"step-{state.get('step', -1):08d}.safetensors":
-            raise DamagedError(f"checkpoint {file} is damaged (it is not of the meta-step in its name).")
+    for file in saved:
+        loaded(file)
         yield file.name
-    if not saved:
-        return
-    metrics = path / "metrics.jsonl"
-    try:
-        lines = read_bytes(metrics)
-    except OSError as error:
-        raise DamagedError(
-            f"{metrics} cannot be read: {reason(error)}; restore it or start over with --fresh."
-        ) from error
-    kept, offset = states[-1].get("digest"), int(states[-1].get("offset", 0))
-    if kept is None:
-        yield "metrics.jsonl has no checksum"
-    elif len(lines) < offset or metrics_digest(lines[:offset], metrics) != kept:
-        raise DamagedError(f"{metrics} is damaged: it is not what its checkpoint knew; restore it or start over.")
-    else:
-        yield "metrics.jsonl"
+    if saved:
+        yield "metrics.jsonl" if check_metrics(path) else "metrics.jsonl has no checksum"

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from warpgrad.errors import WarpgradError, require
-from warpgrad.io import digest
+from warpgrad.io import DamagedError, digest, unsealed
 
 FORMAT = "warpgrad-images"
 VERSION = 1
@@ -105,13 +105,14 @@ def read_header(path: Path) -> Header:
         f"{path} is a data set of version {fields.get('version')}, but this release reads version {VERSION}: "
         "delete it and prepare it again.",
     )
-    seal = fields.pop(SEAL, None)  # headers of earlier versions have none
     try:
         found = _header(fields)
     except WarpgradError as failure:
         raise damaged(path, f"in {FILE}, {failure}") from failure
-    if seal is not None and seal != digest(fields):
-        raise damaged(path, f"{FILE} does not have the checksum that stands in it")
+    try:
+        unsealed(fields, file, seal=SEAL)
+    except DamagedError as failure:
+        raise damaged(path, f"{FILE} does not have the checksum that stands in it") from failure
     return found
 
 
@@ -252,3 +253,13 @@ def open_store(path: Path | str, *, verify: bool = True) -> ImageStore:
         store.verify()
         _verified.add(known)
     return store
+
+
+def check_store(path: Path) -> str:
+    """What a data set is, in which every byte of header and images was compared with its checksum."""
+    store = open_store(path)
+    store.verify()  # also where this process has done so before
+    text = (path / FILE).read_text(encoding="utf-8")
+    if SEAL in json.loads(text) and text != store.header.to_json():
+        raise damaged(path, f"{FILE} is not set as it was written")
+    return f"{store.header.offsets[-1]} images, sha256 {store.header.sha256}"

@@ -16,7 +16,12 @@ from warpgrad.report import (
     Best,
     Block,
     Cell,
+    Chart,
+    Collapsible,
     Column,
+    Difference,
+    Forest,
+    ForestRow,
     Gallery,
     Mark,
     Note,
@@ -30,8 +35,7 @@ from warpgrad.report import (
     Tiles,
     Value,
     configuration,
-    curves,
-    metric_figures,
+    metric_charts,
     repetition,
 )
 from warpgrad.statistics.formatting import count
@@ -72,10 +76,10 @@ def experiment_page(
     named: dict[str, list[Run]] = {}
     for group in groups:
         named.setdefault(group.label, []).extend(group.runs)
-    figures = metric_figures(named)
-    if figures:
+    charts = metric_charts(named)
+    if charts:
         words = [Paragraph(training)] if training else []
-        page.add(Section("Meta-training", [*words, Gallery(figures)]))
+        page.add(Section("Meta-training", [*words, Gallery(charts)]))
     return page.add(Section("Configuration", configuration(runs)), Section("Reproduce", repetition(runs)))
 
 
@@ -147,23 +151,61 @@ def _headline(
     groups: Sequence[Group], held_out: str, measures: Sequence[Measure], published: str, warning: str
 ) -> Section:
     first, best = groups[0], [measure for measure in measures if _beside_paper(measure, measures)]
+    if len(groups) > 1 and is_search(groups):
+        blocks: list[Block] = [ranking(groups, measure, held_out) for measure in best]
+        return Section(f"Accuracy on {held_out}", [*blocks, *([Note(warning, "warning")] if warning else [])])
     tiles = [
-        Tile(
+        Tile.of(
             group.label if len(best) == 1 else f"{group.label}: {measure.title}",
-            estimate(group, measure.name).cell(measure.digits),
-            "per cent after adaptation" if group.paper is None else published.format(group.paper),
+            estimate(group, measure.name),
+            measure.digits,
+            "" if group.paper is None else published.format(group.paper),
         )
         for group in groups[:4]
         for measure in best
     ]
-    blocks: list[Block] = [Tiles(tiles), *([Note(warning, "warning")] if warning else [])]
+    plots: list[Block] = []
+    sentences: list[Block] = []
     for measure in measures:
-        for other in groups[1:] if measure.compared else ():
-            found = difference(first, other, measure.name)
-            if found is not None:
-                sentence = found.sentence(unit="points of accuracy", digits=measure.digits)
-                blocks.append(Paragraph(f"{measure.when}{sentence}"))
-    return Section(f"Accuracy on {held_out}", blocks)
+        found = [difference(first, other, measure.name) for other in groups[1:]] if measure.compared else []
+        known = [each for each in found if each is not None]
+        if known:
+            plots.append(lead(known, f"{measure.title}: how far **{first.label}** is ahead", unit="points", digits=1))
+        sentences += [
+            Paragraph(f"{measure.when}{each.sentence(unit='points of accuracy', digits=measure.digits)}")
+            for each in known
+        ]
+    words = [Collapsible("The same in words", sentences)] if sentences else []
+    return Section(
+        f"Accuracy on {held_out}", [*plots, *([Note(warning, "warning")] if warning else []), Tiles(tiles), *words]
+    )
+
+
+def lead(found: Sequence[Difference], caption: str, *, unit: str = "", digits: int | None = None) -> Forest:
+    """How far the first of each pair, always the same, is ahead of the second: the headline of a comparison.
+
+    Values above 0 must be in favour of the first.
+    """
+    rows = [ForestRow(each.second, each) for each in found]
+    return Forest(rows, caption, unit, "the other is ahead", f"{found[0].first} is ahead", digits)
+
+
+def is_search(groups: Sequence[Group]) -> bool:
+    """Whether the rows are settings to choose from: none was tested, all were validated."""
+    return not any(evaluation.get("split", "test") == "test" for group in groups for evaluation in group.evaluations)
+
+
+RANKED = 24
+"""The rows of a search that are shown in its headline."""
+
+
+def ranking(groups: Sequence[Group], measure: Measure, held_out: str) -> Forest:
+    """The rows of a search, the best first."""
+    found = [ForestRow(group.label, estimate(group, measure.name)) for group in groups]
+    found.sort(key=lambda row: row.estimate.mean, reverse=measure.best != "lowest")
+    which = f"the best {RANKED} of {len(found)} rows" if len(found) > RANKED else "every row"
+    caption = f"{measure.title} on {held_out} of the validation split: {which}, the best first."
+    return Forest(found[:RANKED], caption, measure.unit, digits=measure.digits)
 
 
 def _table(
@@ -202,29 +244,29 @@ def _learning_curves(
 ) -> Section:
     caption = f"Mean over {held_out}; bands are 95 % intervals over meta-seeds, where there are four or more.{beyond}"
     alt = ", ".join(["Accuracy against adaptation steps for every row", *(f"a line at {mark.label}" for mark in marks)])
-    figures: list[Block] = []
+    charts: list[Block] = []
     for part, title in parts.items() or [(None, "")]:
         series = [
             Series.mean(
                 group.label,
                 group.evaluations[0]["tested_at"],
                 [_mean_curve(item, part) for item in group.evaluations],
+                seeds=[run.seed for run in group.runs],
             )
             for group in groups
         ]
-        figures.append(
-            curves(
+        charts.append(
+            Chart(
                 series,
                 x_label="step of adaptation",
                 y_label=f"accuracy on {held_out}, %",
                 title=title,
                 marks=marks,
-                size=(7.2, 4.4),
                 alt=", ".join(filter(None, [alt, title])) + ".",
                 caption=caption,
             )
         )
-    return Section("Learning curves", figures)
+    return Section("Learning curves", charts)
 
 
 def _mean_curve(evaluation: dict[str, Any], part: str | None) -> list[float]:

@@ -26,7 +26,7 @@ from typing import Any
 from warpgrad.data.prepared import DRAWN
 from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import Diverged, Group, Results, RunTable
-from warpgrad.io import write_bytes
+from warpgrad.io import JSON_BYTES, SEAL, DamagedError, read_bytes, sealed, unsealed, write_bytes
 from warpgrad.report.runs import Run
 from warpgrad.training.run_directory import DIAGNOSTICS, TIMES
 
@@ -107,19 +107,36 @@ def write_record(path: Path, table: RunTable, preset: str, results: Results) -> 
     }
     if results.diverged:
         head["diverged"] = [dataclasses.asdict(trial) for trial in results.diverged]
-    # One line for each run: of thousands of numbers nobody reads one to a line.
-    lines = ",\n".join(json.dumps(row, sort_keys=True, ensure_ascii=False) for row in rows)
-    opening = json.dumps(head, ensure_ascii=False).removesuffix("}")
-    write_bytes(path, f'{opening}, "runs": [\n{lines}\n]}}\n'.encode())
+    write_bytes(path, _set(sealed(json.loads(json.dumps({**head, "runs": rows})))))
+
+
+def _set(content: Mapping[str, Any]) -> bytes:
+    """A record as it stands in its file: one line for each run, for of thousands of numbers nobody reads one to a
+    line."""
+    opening = json.dumps({name: part for name, part in content.items() if name != "runs"}, ensure_ascii=False)
+    lines = ",\n".join(json.dumps(row, sort_keys=True, ensure_ascii=False) for row in content["runs"])
+    return f'{opening.removesuffix("}")}, "runs": [\n{lines}\n]}}\n'.encode()
+
+
+def check_record(path: Path) -> bool:
+    """Whether a record has a checksum; refuses one of which any byte has changed."""
+    read_record(path)
+    data = read_bytes(path, JSON_BYTES, follow=True)
+    content = json.loads(data)
+    if SEAL in content and data != _set(content):
+        raise DamagedError(f"{path} is damaged: it is not set as it was written; restore it.")
+    return SEAL in content
 
 
 def read_record(path: Path) -> Record:
     """A record, checked to be one."""
     try:
-        content = json.loads(path.read_bytes())
+        content = unsealed(json.loads(read_bytes(path, JSON_BYTES, follow=True)), path, "restore it or name another")
     except FileNotFoundError:
         raise WarpgradError(f"there is no record {path}; write it with 'warpgrad reproduce TABLE --record'.") from None
-    except (OSError, ValueError) as error:
+    except DamagedError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
         raise WarpgradError(f"{path} cannot be read as a record ({error}); restore it or name another.") from error
     require(_is_record(content), f"{path} is not a record of `warpgrad reproduce`; restore it or name another.")
     diverged = [Diverged(**trial) for trial in content.get("diverged", [])]

@@ -14,6 +14,7 @@ from typing import Any
 
 from warpgrad.data.prepared import DRAWN
 from warpgrad.errors import NonFiniteError, WarpgradError
+from warpgrad.experiments import workers as working
 from warpgrad.experiments.base import Config, Diverged, Experiment, Group, Results, Row, RunTable
 from warpgrad.experiments.records import Record, Recorded, check_commit
 from warpgrad.experiments.runner import concluded, python_command, run_name, stored_settings
@@ -21,7 +22,8 @@ from warpgrad.experiments.workers import Worker, print_progress, stop_all
 from warpgrad.io import is_locked, read_object
 from warpgrad.report.runs import read_run
 from warpgrad.training.interrupts import Interrupted, Interrupts, leave_after
-from warpgrad.training.run_directory import LOCK
+from warpgrad.training.progress import LINE_SECONDS
+from warpgrad.training.run_directory import LOCK, check_metrics
 from warpgrad.version import commit
 
 
@@ -72,6 +74,7 @@ def run_cells(
     waiting = list(todo)
     active: dict[Worker, tuple[PlannedRun, float]] = {}
     failed: dict[PlannedRun, Failure] = {}
+    spoke = time.monotonic()
     try:
         with Interrupts() as interrupts:
             # Signals wait while a worker is being started or counted; they are heard in between.
@@ -94,8 +97,12 @@ def run_cells(
                     else:
                         failed[cell] = Failure(code, words)
                         say(f"{place}: FAILED: {words}")
+                if time.monotonic() - spoke >= LINE_SECONDS:
+                    spoke = time.monotonic()
+                    for cell, began in active.values():
+                        say(f"  {cell.directory.name}: {_so_far(cell)}, {spoke - began:.0f} s")
                 interrupts.release()
-                time.sleep(0.1)
+                time.sleep(working.POLL_SECONDS)
                 interrupts.hold()
     except Interrupted as error:
         stop_all(list(active))
@@ -103,6 +110,15 @@ def run_cells(
     finally:
         stop_all(list(active))
     return failed
+
+
+def _so_far(cell: PlannedRun) -> str:
+    """How far a run is, by the lines of its metrics."""
+    metrics, wanted = cell.directory / "metrics.jsonl", getattr(cell.config, "meta_steps", 0)
+    done = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+    if not done:
+        return "begins"
+    return f"meta-step {done} of {wanted}" if done < wanted else "is being tested"
 
 
 def reproduce(
@@ -184,4 +200,5 @@ def check_real(experiment: Experiment[Any], preset: str, todo: list[PlannedRun])
 
 
 def _loaded(cell: PlannedRun) -> Recorded:
+    check_metrics(cell.directory)
     return read_run(cell.directory), read_object(cell.directory / "evaluation.json")

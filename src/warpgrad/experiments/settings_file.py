@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import Config, Declaration
+from warpgrad.io import JSON_BYTES, DamagedError, read_bytes, unsealed
 
 _KINDS: dict[Any, str] = {
     bool: "true or false",
@@ -37,11 +38,13 @@ def read_settings(path: Path, experiment: Declaration[Any]) -> dict[str, Any]:
 
 
 def read_named(path: Path) -> dict[str, Any]:
-    """A JSON object."""
+    """A JSON object; one that we wrote is compared with its checksum."""
     require(path.is_file(), f"{path} is not a file; name a JSON file.")
     try:
-        values = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        values = unsealed(json.loads(read_bytes(path, JSON_BYTES, follow=True)), path, "write it again")
+    except DamagedError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
         raise WarpgradError(f"{path} cannot be read as JSON: {error}.") from error
     if not isinstance(values, dict):
         raise WarpgradError(f"{path} must hold a JSON object of named values, not a {type(values).__name__}.")

@@ -13,6 +13,8 @@ from warpgrad.errors import printable
 from warpgrad.io import LIFELINE
 from warpgrad.training.distributed import environment_alone
 
+POLL_SECONDS = 0.1
+"""How often workers are looked after."""
 _LINES = 50
 """Of what a worker says on stderr, the last so many lines are kept."""
 

@@ -2,7 +2,8 @@
 
 config.json, model.safetensors, tokenizer…   the encoder with θ and the warps merged: AutoModel.from_pretrained(folder)
 head.safetensors                             weight and bias of the linear head on the mean of the last states
-classify.py                                  twenty lines that put the two together
+classify.py                                  a few lines that put the two together
+checksums.json                               the SHA-256 of all others, which classify.py and `warpgrad verify` compare
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, cast
 from torch import nn
 
 from warpgrad.errors import WarpgradError
-from warpgrad.io import PARTIAL, write_bytes, writing
+from warpgrad.io import PARTIAL, write_bytes, write_checksums, writing
 from warpgrad.layers.sentences import LONGEST, Encoder, Head, SentenceClassifier, put_back
 from warpgrad.layers.transformer import layer_stack, mergeable, save_warped, without_progress_bars
 
@@ -27,6 +28,8 @@ Needs torch, transformers and safetensors. A sentence is the mean of its tokens'
 head is a linear layer on it.
 """
 
+import hashlib
+import json
 import sys
 from pathlib import Path
 
@@ -37,6 +40,9 @@ from transformers import AutoModel, AutoTokenizer
 
 def classify(sentences, folder=Path(__file__).parent):
     """(label, probability) of every sentence."""
+    for name, expected in json.loads((Path(folder) / "checksums.json").read_text())["files"].items():
+        if hashlib.sha256((Path(folder) / name).read_bytes()).hexdigest() != expected:
+            raise SystemExit(f"{{name}} is damaged: it does not have its checksum; make the folder again.")
     model = AutoModel.from_pretrained(folder, local_files_only=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     head = load_file(Path(folder) / "head.safetensors")
@@ -83,23 +89,32 @@ def hand_over(
             "the warps of this run are non-linear and cannot be merged into the weights, so plain transformers could "
             "not load the folder: ask for --keep-warps, or meta-train with --warp linear."
         )
+    from safetensors import SafetensorError
+
     begun = folder.parent / f"{PARTIAL}{folder.name}"
     with writing(folder), without_progress_bars():
         shutil.rmtree(begun, ignore_errors=True)
         begun.mkdir(parents=True)
-        if keep_warps is None:
-            whole = cast(Any, put_back(encoder.model, net.upper, layers))
-            _name_labels(whole.config, labels)
-            whole.save_pretrained(begun)
-            write_bytes(begun / "classify.py", CLASSIFY.encode())
-        else:
-            whole = cast(Any, _with_warps(encoder.model, net.upper, layers))
-            _name_labels(whole.config, labels)
-            depth = len(list(encoder.model.get_submodule(layer_stack(encoder.model)).children()))
-            save_warped(whole, begun, **{**keep_warps, "layers": list(range(depth - layers, depth))})
-        encoder.tokenizer.save_pretrained(begun)
-        _save_head(begun / "head.safetensors", head)
-        begun.rename(folder)
+        try:
+            if keep_warps is None:
+                whole = cast(Any, put_back(encoder.model, net.upper, layers))
+                _name_labels(whole.config, labels)
+                whole.save_pretrained(begun)
+                write_bytes(begun / "classify.py", CLASSIFY.encode())
+            else:
+                whole = cast(Any, _with_warps(encoder.model, net.upper, layers))
+                _name_labels(whole.config, labels)
+                depth = len(list(encoder.model.get_submodule(layer_stack(encoder.model)).children()))
+                save_warped(whole, begun, **{**keep_warps, "layers": list(range(depth - layers, depth))})
+            encoder.tokenizer.save_pretrained(begun)
+            _save_head(begun / "head.safetensors", head)
+            write_checksums(begun)
+            begun.rename(folder)
+        except BaseException as error:
+            shutil.rmtree(begun, ignore_errors=True)
+            if isinstance(error, SafetensorError):  # how its writer says that the disk is full
+                raise WarpgradError(f"cannot write {folder}: {error}; mend that and repeat the command.") from error
+            raise
 
 
 def _name_labels(config: Any, labels: Sequence[str]) -> None:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from warpgrad.errors import WarpgradError
-from warpgrad.io import read_json, write_json, writing
+from warpgrad.io import check_files, read_object, write_json, writing
 from warpgrad.layers.augmentation import interleave
 from warpgrad.layers.warps import Residual, feed_forward_warp
 from warpgrad.lazy import naming_extras
@@ -233,7 +233,8 @@ def load_warped(folder: str | Path) -> nn.Module:
     folder = Path(folder)
     if not (folder / SETTINGS).is_file():
         raise WarpgradError(f"{folder} has no {SETTINGS}: it is no folder of save_warped(...).")
-    kept = read_json(folder / SETTINGS)
+    check_files(folder)
+    kept = read_object(folder / SETTINGS)
     family = getattr(transformers, str(kept.get("class")), None)
     if not (isinstance(family, type) and issubclass(family, transformers.PreTrainedModel)):
         raise WarpgradError(f"{folder / SETTINGS} names no model class of transformers: {kept.get('class')!r}.")

@@ -1,4 +1,4 @@
-"""From finished runs to what a person reads: statistics, figures, tables, and one self-contained page."""
+"""From finished runs to what a person explores: statistics, charts, tables, and one self-contained page."""
 
 from warpgrad.report.blocks import (
     Block,
@@ -15,11 +15,13 @@ from warpgrad.report.blocks import (
     Tile,
     Tiles,
 )
-from warpgrad.report.charts import Line, Mark, Panel, Reference, Series, Span, curves, panels
-from warpgrad.report.figures import PALETTE, appearances, canvas, house_style, save_png
-from warpgrad.report.metric_curves import is_number, metric_figures, recorded
+from warpgrad.report.charts import Chart, Mark, Reference, Series
+from warpgrad.report.forest import Forest, ForestRow
+from warpgrad.report.looks import PALETTE, appearances
+from warpgrad.report.metric_curves import is_number, metric_charts, recorded
 from warpgrad.report.overview import run_page
 from warpgrad.report.page import Page
+from warpgrad.report.panels import Line, Panel, Span, panels
 from warpgrad.report.provenance import configuration, meta_step_range, repetition
 from warpgrad.report.runs import Run, read_run
 from warpgrad.report.tables import Best, Cell, Column, Table, Value
@@ -31,12 +33,15 @@ __all__ = [
     "Best",
     "Block",
     "Cell",
+    "Chart",
     "Code",
     "Collapsible",
     "Column",
     "Difference",
     "Estimate",
     "Figure",
+    "Forest",
+    "ForestRow",
     "Gallery",
     "Heading",
     "Interval",
@@ -58,19 +63,15 @@ __all__ = [
     "Tiles",
     "Value",
     "appearances",
-    "canvas",
     "configuration",
-    "curves",
-    "house_style",
     "is_number",
     "mean_interval",
     "meta_step_range",
-    "metric_figures",
+    "metric_charts",
     "paired_difference",
     "panels",
     "read_run",
     "recorded",
     "repetition",
     "run_page",
-    "save_png",
 ]

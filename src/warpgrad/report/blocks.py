@@ -11,7 +11,7 @@ import base64
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -20,7 +20,9 @@ from markupsafe import Markup, escape
 from PIL import Image
 
 from warpgrad.errors import WarpgradError, printable_lines, require
-from warpgrad.statistics.formatting import number
+from warpgrad.report.looks import Appearance
+from warpgrad.statistics.estimates import Difference, Estimate
+from warpgrad.statistics.formatting import between, number
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _CSS_DOTS_PER_INCH = 96
@@ -59,12 +61,40 @@ class Outline:
         return anchor
 
 
+@dataclass(frozen=True)
+class PageContext:
+    """What the blocks of one page share."""
+
+    outline: Outline
+    """Headings enter themselves into it."""
+    looks: Mapping[str, Appearance]
+    """Method -> how it is drawn everywhere on the page."""
+    selectable: Collection[str] = ()
+    """The methods that the reader can hide on the whole page."""
+
+
 class Block:
     """One piece of a page; the template that shows it has its class's name in lower case."""
 
-    def render(self, outline: Outline) -> Markup:
-        """This block as HTML; headings enter themselves into `outline`."""
-        return render(f"{type(self).__name__.lower()}.html", block=self, outline=outline)
+    def render(self, context: PageContext) -> Markup:
+        """This block as HTML."""
+        return render(f"{type(self).__name__.lower()}.html", block=self, context=context)
+
+    @property
+    def inner(self) -> Sequence[Block]:
+        """The blocks that it holds."""
+        return ()
+
+    @property
+    def methods(self) -> Sequence[str]:
+        """Whose colours it needs."""
+        return ()
+
+    def all(self) -> Iterator[Block]:
+        """This block and all within it."""
+        yield self
+        for block in self.inner:
+            yield from block.all()
 
 
 @dataclass
@@ -77,6 +107,10 @@ class Section(Block):
     def add(self, *blocks: Block) -> Self:
         self.blocks.extend(blocks)
         return self
+
+    @property
+    def inner(self) -> Sequence[Block]:
+        return self.blocks
 
 
 @dataclass(frozen=True)
@@ -124,6 +158,19 @@ class Tile:
     value: str
     detail: str = ""
 
+    @classmethod
+    def of(cls, label: str, estimate: Estimate, digits: int | None = None, detail: str = "") -> Self:
+        """The mean, and below it its interval; with too few meta-seeds for one, what each of them gave."""
+        digits = estimate.digits() if digits is None else digits
+        signed = isinstance(estimate, Difference)
+        if not estimate.indicative:
+            spread = f"[{between(estimate.interval.low, estimate.interval.high, digits, signed=signed)}]"
+        elif estimate.seeds > 1:
+            spread = f"each seed: {', '.join(number(mean, digits, signed=signed) for mean in estimate.seed_means)}"
+        else:
+            spread = "one seed"
+        return cls(label, number(estimate.mean, digits, signed=signed), " · ".join(filter(None, (spread, detail))))
+
 
 @dataclass(frozen=True)
 class Tiles(Block):
@@ -139,6 +186,10 @@ class Collapsible(Block):
     summary: str
     blocks: Sequence[Block]
     open: bool = False
+
+    @property
+    def inner(self) -> Sequence[Block]:
+        return self.blocks
 
 
 @dataclass(frozen=True)
@@ -159,6 +210,8 @@ class Figure(Block):
     image: bytes
     alt: str
     caption: str = ""
+    dark: bytes | None = None
+    """The same for a dark page; None shows the one image on both."""
 
     def __post_init__(self) -> None:
         require(self.alt.strip(), "a figure needs alt=..., a sentence that says what it shows.")
@@ -167,7 +220,11 @@ class Figure(Block):
     @property
     def source(self) -> str:
         """The image as a data address."""
-        return f"data:{image_type(self.image)};base64,{base64.b64encode(self.image).decode('ascii')}"
+        return _data_address(self.image)
+
+    @property
+    def dark_source(self) -> str | None:
+        return None if self.dark is None else _data_address(self.dark)
 
     @property
     def size(self) -> tuple[int, int] | None:
@@ -177,9 +234,13 @@ class Figure(Block):
 
 @dataclass(frozen=True)
 class Gallery(Block):
-    """Figures side by side where there is room."""
+    """Figures and charts side by side where there is room."""
 
-    figures: Sequence[Figure]
+    figures: Sequence[Block]
+
+    @property
+    def inner(self) -> Sequence[Block]:
+        return self.figures
 
 
 def render(template: str, **values: Any) -> Markup:
@@ -215,11 +276,8 @@ def shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def figures_of(block: Block) -> Sequence[Figure]:
-    """The figures that a block shows."""
-    if isinstance(block, Gallery):
-        return block.figures
-    return [block] if isinstance(block, Figure) else []
+def _data_address(image: bytes) -> str:
+    return f"data:{image_type(image)};base64,{base64.b64encode(image).decode('ascii')}"
 
 
 def image_type(image: bytes) -> str:

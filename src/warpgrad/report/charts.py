@@ -1,44 +1,60 @@
-"""Charts as data: `curves` draws named series with their bands, `panels` a grid of small plots; both give a `Figure`.
+"""Charts as data: a `Chart` is a description of named series with their bands.
 
-Nothing outside this file and `figures.py` draws: whoever has something to show describes it in these few classes.
+A page hands it to the chart library in the reader's browser, where it is explored: hovered, zoomed, smoothed, switched
+between a linear and a logarithmic axis. For documents, `Chart.image` draws the same description as a PNG.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 
-from warpgrad.errors import WarpgradError, require
-from warpgrad.report.blocks import Figure
-from warpgrad.report.figures import appearances, canvas, house_style, save_png
+from warpgrad.errors import WarpgradError, printable, require
+from warpgrad.report.blocks import Block, PageContext, render
+from warpgrad.report.figures import INK, canvas, house_style, plain, save_png
+from warpgrad.report.looks import Appearance, appearances
 from warpgrad.statistics.estimates import SEEDS_FOR_A_CLAIM
 from warpgrad.statistics.intervals import t_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
 
 _DOTTED = (0, (2, 2))
-_GREY, _BLACK = "#59616b", "#1c2127"
+_GREY = "#59616b"
+_DIGITS = 5
+"""Significant digits of the numbers behind a chart: more than an eye sees, and few enough for a small page."""
 FEW = 12
 """So many points are shown one by one."""
+Seeds = Sequence[int | str]
+SIZE = (7.2, 4.4)
+"""Inches of a chart that stands in a document."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """One method's curve. `low` and `high` are the ends of its band, None for a bare line."""
+    """One curve. `low` and `high` are the ends of its band, None for a bare line."""
 
     name: str
     x: NDArray[np.float64]
     centre: NDArray[np.float64]
     low: NDArray[np.float64] | None = None
     high: NDArray[np.float64] | None = None
+    method: str = ""
+    """Whose curve it is: all curves of a method have its colour, and the reader hides them together. Its name, where
+    none is given."""
+    dashing: int = 0
+    """Tells several curves of one method apart."""
+    runs: Mapping[str, NDArray[np.float64]] | None = None
+    """Seed -> the run's own curve, which the reader can ask for."""
+    points: bool = False
+    """Points alone, which no line joins."""
 
     def __post_init__(self) -> None:
         for values in (self.centre, self.low, self.high):
@@ -49,32 +65,58 @@ class Series:
                 )
 
     @classmethod
-    def line(cls, name: str, x: ArrayLike, y: ArrayLike) -> Self:
+    def line(cls, name: str, x: ArrayLike, y: ArrayLike, *, method: str = "", dashing: int = 0) -> Self:
         """One run: no band."""
-        return cls(name, np.asarray(x, np.float64), np.asarray(y, np.float64))
+        return cls(name, np.asarray(x, np.float64), np.asarray(y, np.float64), method=method, dashing=dashing)
 
     @classmethod
-    def quartiles(cls, name: str, x: ArrayLike, samples: ArrayLike) -> Self:
-        """Median and inter-quartile range of samples [runs, points]; below four runs the band is their whole range."""
+    def quartiles(
+        cls, name: str, x: ArrayLike, samples: ArrayLike, *, method: str = "", dashing: int = 0, seeds: Seeds = ()
+    ) -> Self:
+        """Median and inter-quartile range of samples [runs, points]; below four runs the band is their whole range.
+
+        With the `seeds` of the runs, the reader can ask for their own curves.
+        """
         values = _samples(name, samples)
         few = len(values) < SEEDS_FOR_A_CLAIM
         low, centre, high = np.percentile(values, [0, 50, 100] if few else [25, 50, 75], axis=0)
-        band = (low, high) if len(values) > 1 else (None, None)
-        return cls(name, np.asarray(x, np.float64), centre, *band)
+        band: tuple[Any, Any] = (low, high) if len(values) > 1 else (None, None)
+        runs = _by_seed(seeds, values)
+        return cls(name, np.asarray(x, np.float64), centre, *band, method=method, dashing=dashing, runs=runs)
 
     @classmethod
-    def mean(cls, name: str, x: ArrayLike, samples: ArrayLike, *, level: float = 0.95) -> Self:
+    def mean(
+        cls,
+        name: str,
+        x: ArrayLike,
+        samples: ArrayLike,
+        *,
+        level: float = 0.95,
+        method: str = "",
+        dashing: int = 0,
+        seeds: Seeds = (),
+    ) -> Self:
         """Mean of samples [seeds, points], each already a mean over tasks, with Student's t interval at each point.
 
-        With too few seeds for a claim there is no band: an interval of two seeds would cover the whole figure.
+        With too few seeds for a claim there is no band: an interval of two seeds would cover the whole chart. With the
+        `seeds`, the reader can ask for their own curves.
         """
         values = _samples(name, samples)
-        centre = values.mean(axis=0)
-        if len(values) < SEEDS_FOR_A_CLAIM:
-            return cls(name, np.asarray(x, np.float64), centre)
-        intervals = [t_interval(column, level) for column in values.T]
-        low, high = np.array([(interval.low, interval.high) for interval in intervals]).T
-        return cls(name, np.asarray(x, np.float64), centre, low, high)
+        band: tuple[Any, Any] = (None, None)
+        if len(values) >= SEEDS_FOR_A_CLAIM:
+            intervals = [t_interval(column, level) for column in values.T]
+            band = tuple(np.array([(interval.low, interval.high) for interval in intervals]).T)
+        runs = _by_seed(seeds, values)
+        return cls(
+            name, np.asarray(x, np.float64), values.mean(axis=0), *band, method=method, dashing=dashing, runs=runs
+        )
+
+    @property
+    def whose(self) -> str:
+        return self.method or self.name
+
+    def look(self, looks: Mapping[str, Appearance]) -> Appearance:
+        return looks[self.whose].turned(self.dashing)
 
 
 @dataclass(frozen=True)
@@ -99,186 +141,142 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Line:
-    """One line of a panel, or points where it has a `marker` and no `dash`."""
+class Chart(Block):
+    """All series on one pair of axes. `alt` says in words what is shown; where it is left out, what is drawn against
+    what."""
 
-    points: ArrayLike
-    """[n, 2], or [n, 3] on a surface; none where the line stands in a legend alone."""
-    colour: str
-    label: str = ""
-    """For the legend; lines without one are not in it."""
-    width: float = 1.2
-    dash: str = "-"
-    marker: str = ""
-    marker_size: float = 5.0
-    marker_edge: str | None = None
-    alpha: float = 1.0
-
-
-@dataclass(frozen=True)
-class Span:
-    """A shaded range of the x axis."""
-
-    low: float
-    high: float
-    colour: str
-    alpha: float
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One small plot: lines over shaded ranges, a contour map, or an image."""
-
-    lines: Sequence[Line]
+    series: Sequence[Series]
+    x_label: str
+    y_label: str
+    alt: str = ""
+    caption: str = ""
     title: str = ""
-    title_colour: str = _BLACK
-    note: str = ""
-    """A few words in the lower left corner."""
-    x_label: str = ""
-    y_label: str = ""
+    log_x: bool = False
     log_y: bool = False
-    spans: Sequence[Span] = ()
-    contours: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None
-    """x, y and heights of a map, [n, m] each."""
-    surface: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None
-    """The same, drawn in three dimensions."""
-    image: ArrayLike | None = None
-    """Pixels; lines are in their coordinates."""
-    plane: bool = False
-    """Both axes are coordinates of one plane: a unit is as long on both."""
-    edge: float | None = None
-    """The axes are the square from −edge to edge, without ticks."""
+    """How the axis begins; the reader switches it."""
+    references: Sequence[Reference] = ()
+    marks: Sequence[Mark] = ()
+    choices: Sequence[str] = ()
+    """What 0, 1, … on the x axis stand for, where they are no numbers."""
+
+    def __post_init__(self) -> None:
+        require(self.series, "a chart needs at least one series.")
+        names = [one.name for one in self.series]
+        require(
+            len(set(names)) == len(names), f"two curves of a chart share a name: {', '.join(names)}; name each once."
+        )
+        _positive(self.series, self.log_x, self.log_y)
+
+    @property
+    def methods(self) -> list[str]:
+        """Whose colours it needs."""
+        return [*(one.whose for one in self.series), *(line.method for line in self.references if line.method)]
+
+    @property
+    def seeds(self) -> list[str]:
+        """Of the single runs that the reader can ask for."""
+        return [seed for one in self.series for seed in one.runs or {}]
+
+    @property
+    def words(self) -> str:
+        return self.alt or f"{self.y_label or self.title} against {self.x_label}."
+
+    def render(self, context: PageContext) -> Markup:
+        return render("chart.html", block=self, description=self._description(context.looks))
+
+    def _description(self, looks: Mapping[str, Appearance]) -> Markup:
+        """The chart as the script of the page reads it; within a page nothing in it can end the element it is in."""
+        grids: dict[bytes, int] = {}
+        x: list[list[float | None]] = []
+        series = []
+        for one in self.series:
+            if one.x.tobytes() not in grids:
+                grids[one.x.tobytes()] = len(x)
+                x.append(_numbers(one.x))
+            look = one.look(looks)
+            band = {} if one.low is None or one.high is None else {"low": _numbers(one.low), "high": _numbers(one.high)}
+            runs = {"runs": {seed: _numbers(own) for seed, own in one.runs.items()}} if one.runs else {}
+            names = {"name": printable(one.name), "method": printable(one.whose)}
+            drawn = {"colour": look.place, "dash": list(look.dash), "points": one.points or len(one.x) <= FEW}
+            drawn["line"] = not one.points
+            series.append({**names, **drawn, "x": grids[one.x.tobytes()], "y": _numbers(one.centre), **band, **runs})
+        found = {
+            "title": printable(self.title),
+            "xLabel": printable(self.x_label),
+            "yLabel": printable(self.y_label),
+            "logX": self.log_x,
+            "logY": self.log_y,
+            "x": x,
+            "series": series,
+            "ticks": _whole(self.series) if not self.log_x else None,
+            "choices": [printable(choice) for choice in self.choices],
+            "references": [
+                {
+                    "label": printable(line.label),
+                    "value": _number(line.value),
+                    "colour": looks[line.method].place if line.method else None,
+                }
+                for line in self.references
+            ],
+            "marks": [
+                {"label": printable(mark.label), "value": mark.value, "height": mark.height} for mark in self.marks
+            ],
+        }
+        text = json.dumps(found, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+    def image(self, looks: Mapping[str, Appearance] | None = None, size: tuple[float, float] = SIZE) -> bytes:
+        """The chart as a PNG for a document, in the colours that its methods have on a page, or on none."""
+        looks = appearances(self.methods) if looks is None else looks
+        names = [one.name for one in self.series]
+        # About 0.07 inches a letter and half an inch for the line beside it; more rows of names make the image higher.
+        beside = max(1, int(size[0] / (0.07 * max(map(len, names)) + 0.5)))
+        rows = math.ceil(len(names) / beside)
+        with house_style():
+            figure = canvas(size[0], size[1] + 0.2 * (rows - 1))
+            axes = figure.add_subplot()
+            for one in self.series:
+                _draw_series(axes, one, one.look(looks))
+            for line in self.references:
+                colour = looks[line.method].colour if line.method else _GREY
+                axes.axhline(line.value, color=colour, linewidth=1.0, linestyle=_DOTTED, zorder=1.5)
+                # On the left: curves end near what they are compared with, and begin away from it.
+                _label(axes, line.label, (0.0, line.value), ("axes fraction", "data"), (4, 2))
+            for mark in self.marks:
+                _draw_mark(axes, mark)
+            if self.log_x:
+                axes.set_xscale("log", nonpositive="clip")
+            if self.log_y:
+                axes.set_yscale("log", nonpositive="clip")
+            axes.set(xlabel=plain(self.x_label), ylabel=plain(self.y_label), title=plain(self.title))
+            axes.margins(x=0.02)
+            if self.choices:
+                axes.set_xticks(range(len(self.choices)), self.choices)
+            elif not self.log_x and (places := _whole(self.series)) is not None:
+                axes.set_xticks(places)
+            if len(names) > 1:
+                figure.legend(
+                    loc="outside lower center", ncols=math.ceil(len(names) / rows), handlelength=2.2, columnspacing=1.6
+                )
+            return save_png(figure)
 
 
-def curves(
-    series: Sequence[Series],
-    *,
-    x_label: str,
-    y_label: str,
-    alt: str = "",
-    caption: str = "",
-    title: str = "",
-    log_x: bool = False,
-    log_y: bool = False,
-    references: Sequence[Reference] = (),
-    marks: Sequence[Mark] = (),
-    size: tuple[float, float] = (7.2, 4.0),
-    path: Path | None = None,
-) -> Figure:
-    """All series on one pair of axes; the PNG is also written to `path` where one is given.
-
-    `alt` says in words what is shown; where it is left out, what is drawn against what.
-    """
-    require(series, "a figure of curves needs at least one series.")
-    names = [one.name for one in series]
-    require(len(set(names)) == len(names), f"two curves of a figure share a name: {', '.join(names)}; name each once.")
-    _positive(series, log_x, log_y)
-    looks = appearances(names + [line.method for line in references if line.method is not None])
-    # About 0.07 inches a letter and half an inch for the line beside it; more rows of names make the figure higher.
-    beside = max(1, int(size[0] / (0.07 * max(map(len, names)) + 0.5)))
-    rows = math.ceil(len(series) / beside)
-    with house_style():
-        figure = canvas(size[0], size[1] + 0.2 * (rows - 1))
-        axes = figure.add_subplot()
-        for one in series:
-            look = looks[one.name]
-            # Few points are shown as such; a line of one would be invisible.
-            axes.plot(one.x, one.centre, color=look.colour, linestyle=look.dash, label=_plain(one.name), markersize=4,
-                      marker="o" if len(one.x) <= FEW else None)  # fmt: skip
-            if one.low is not None and one.high is not None:
-                axes.fill_between(one.x, one.low, one.high, color=look.colour, alpha=0.16, linewidth=0)
-        for line in references:
-            colour = looks[line.method].colour if line.method is not None else _GREY
-            axes.axhline(line.value, color=colour, linewidth=1.0, linestyle=_DOTTED, zorder=1.5)
-            # On the left: curves end near what they are compared with, and begin away from it.
-            _label(axes, line.label, (0.0, line.value), ("axes fraction", "data"), (4, 2))
-        for mark in marks:
-            axes.axvline(mark.value, color=_GREY, linewidth=1.0, linestyle=_DOTTED, zorder=1.5)
-            if mark.height is None:
-                _label(axes, mark.label, (mark.value, 0.0), ("data", "axes fraction"), (4, 4))
-            else:
-                axes.plot([mark.value], [mark.height], marker="*", color=_BLACK, markersize=9, linestyle="none")
-                _label(axes, mark.label, (mark.value, mark.height), ("data", "data"), (-6, 6), align="right")
-        if log_x:
-            axes.set_xscale("log", nonpositive="clip")
-        if log_y:
-            axes.set_yscale("log", nonpositive="clip")
-        axes.set(xlabel=_plain(x_label), ylabel=_plain(y_label), title=_plain(title))
-        axes.margins(x=0.02)
-        places = sorted({float(x) for one in series for x in one.x})
-        if len(places) <= FEW and not log_x and all(place.is_integer() for place in places):
-            axes.set_xticks(places)  # layers, tasks, sub-tasks: there is nothing between them
-        if len(series) > 1:
-            figure.legend(
-                loc="outside lower center", ncols=math.ceil(len(series) / rows), handlelength=2.2, columnspacing=1.6
-            )
-        return Figure(save_png(figure, path), alt or f"{y_label or title} against {x_label}.", caption)
+def _draw_series(axes: Axes, one: Series, look: Appearance) -> None:
+    # Few points are shown as such; a line of one would be invisible.
+    stroke = "none" if one.points else (0, look.dash or None)
+    axes.plot(one.x, one.centre, color=look.colour, linestyle=stroke, label=plain(one.name),
+              markersize=4, marker="o" if one.points or len(one.x) <= FEW else None)  # fmt: skip
+    if one.low is not None and one.high is not None:
+        axes.fill_between(one.x, one.low, one.high, color=look.colour, alpha=0.16, linewidth=0)
 
 
-def panels(
-    rows: Sequence[Sequence[Panel]],
-    *,
-    alt: str,
-    size: tuple[float, float],
-    caption: str = "",
-    shared: bool = False,
-    legend: Sequence[Line] = (),
-) -> Figure:
-    """Panels in rows and columns; with `shared`, all have the axes of the first, so that they can be compared.
-
-    The legend shows the lines of `legend`, whose points are not drawn; without them there is none.
-    """
-    with house_style():
-        figure = canvas(*size)
-        first: Axes | None = None
-        for row, own in enumerate(rows):
-            for column, panel in enumerate(own):
-                place = row * len(rows[0]) + column + 1
-                kind = {} if panel.surface is None else {"projection": "3d", "computed_zorder": False}
-                axes = figure.add_subplot(len(rows), len(rows[0]), place, sharex=first, sharey=first, **kind)
-                first = (first or axes) if shared else None
-                _draw_panel(axes, panel)
-        if legend:
-            axes = figure.axes[0]
-            handles = [_draw_line(axes, line) for line in legend]
-            figure.legend(handles=handles, loc="outside lower center", ncols=len(legend))
-        return Figure(save_png(figure), alt, caption)
-
-
-def _draw_panel(axes: Axes, panel: Panel) -> None:
-    if panel.contours is not None:
-        axes.contourf(*panel.contours, levels=24, cmap="Blues_r", alpha=0.9)
-        axes.contour(*panel.contours, levels=12, colors="white", linewidths=0.4, alpha=0.7, linestyles="solid")
-    if panel.surface is not None:
-        look = {"cmap": "viridis", "alpha": 0.75, "linewidth": 0, "rstride": 3, "cstride": 3, "zorder": 1}
-        axes.plot_surface(*panel.surface, **look)  # type: ignore[attr-defined]
-        axes.view_init(elev=42, azim=-60)  # type: ignore[attr-defined]
-    for span in panel.spans:
-        axes.axvspan(span.low, span.high, color=span.colour, alpha=span.alpha, linewidth=0)
-    for line in panel.lines:
-        _draw_line(axes, line)
-    axes.set(xlabel=panel.x_label, ylabel=panel.y_label, yscale="log" if panel.log_y else "linear")
-    axes.set_title(panel.title, color=panel.title_colour)
-    box = {"facecolor": "white", "alpha": 0.85 if panel.note else 0.0, "edgecolor": "none", "pad": 1.5}
-    axes.annotate(panel.note, (0.03, 0.03), xycoords="axes fraction", fontsize=7.5, zorder=8, bbox=box)
-    if panel.plane:
-        axes.set_aspect("equal")
-        axes.grid(visible=False)
-    if panel.edge is not None:
-        axes.set(xlim=(-panel.edge, panel.edge), ylim=(-panel.edge, panel.edge), xticks=[], yticks=[])
-    if panel.image is not None:
-        axes.imshow(np.asarray(panel.image))
-        axes.set_axis_off()
-
-
-def _draw_line(axes: Axes, line: Line) -> Line2D:
-    points = np.asarray(line.points)
-    (drawn,) = axes.plot(
-        *(points.T if points.size else ([], [])), color=line.colour, label=_plain(line.label), linewidth=line.width,
-        linestyle=line.dash, marker=line.marker, markersize=line.marker_size, alpha=line.alpha,
-        markeredgecolor=line.marker_edge or line.colour,
-    )  # fmt: skip
-    return drawn
+def _draw_mark(axes: Axes, mark: Mark) -> None:
+    axes.axvline(mark.value, color=_GREY, linewidth=1.0, linestyle=_DOTTED, zorder=1.5)
+    if mark.height is None:
+        _label(axes, mark.label, (mark.value, 0.0), ("data", "axes fraction"), (4, 4))
+    else:
+        axes.plot([mark.value], [mark.height], marker="*", color=INK, markersize=9, linestyle="none")
+        _label(axes, mark.label, (mark.value, mark.height), ("data", "data"), (-6, 6), align="right")
 
 
 def _label(
@@ -292,15 +290,40 @@ def _label(
     from matplotlib.patheffects import withStroke
 
     axes.annotate(
-        _plain(text), place, xycoords=coordinates, xytext=apart,
+        plain(text), place, xycoords=coordinates, xytext=apart,
         textcoords="offset points", ha=align, va="bottom", fontsize=8, color="#3d454e",
         path_effects=[withStroke(linewidth=2.5, foreground="white")],
     )  # fmt: skip
 
 
-def _plain(text: str) -> str:
-    """Text as it stands: a dollar sign in a name must not begin a formula."""
-    return text.replace("$", r"\$")
+def _whole(series: Sequence[Series]) -> list[float] | None:
+    """The places on the x axis where they are few and whole, as layers, tasks and sub-tasks are: there is nothing
+    between them. None elsewhere."""
+    places = sorted({float(x) for one in series for x in one.x})
+    return places if len(places) <= FEW and all(place.is_integer() for place in places) else None
+
+
+def _numbers(values: NDArray[np.float64]) -> list[float | None]:
+    return [_number(value) for value in values.tolist()]
+
+
+def _number(value: float) -> float | None:
+    """As JSON has it: None where it is not finite, an integer where it is one."""
+    if not math.isfinite(value):
+        return None
+    short = float(f"{value:.{_DIGITS}g}")
+    return int(short) if short.is_integer() and abs(short) < 1e15 else short
+
+
+def _by_seed(seeds: Seeds, values: NDArray[np.float64]) -> dict[str, NDArray[np.float64]] | None:
+    """Seed -> values; runs that share a seed are numbered. None where there are no several runs to tell apart."""
+    if len(values) < 2 or len(seeds) != len(values):
+        return None
+    found: dict[str, NDArray[np.float64]] = {}
+    for seed, own in zip(seeds, values, strict=True):
+        again = sum(name.split(" ")[0] == str(seed) for name in found)
+        found[f"{seed} ({again + 1})" if again else str(seed)] = own
+    return found
 
 
 def _samples(name: str, samples: ArrayLike) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Every metric that runs recorded, against their steps: one figure per metric, one curve per group of runs.
+"""Every metric that runs recorded, against their steps: one chart per metric, one curve per group of runs.
 
 Scores of held-out tasks are drawn against processor time too, which is what methods of unequal cost are compared by.
 """
@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warpgrad.report.blocks import Figure
-from warpgrad.report.charts import Series, curves
+from warpgrad.report.charts import Chart, Series
 from warpgrad.report.runs import Run
 from warpgrad.statistics.estimates import SEEDS_FOR_A_CLAIM
 from warpgrad.statistics.formatting import count
@@ -22,6 +21,8 @@ SCORED = ("validation/", "test/")
 """How the metrics of held-out tasks that are scored during meta-training begin."""
 DIAGNOSTICS = ("lr/", "gradient_norm/")
 """How those begin that tell how meta-training goes, and not what it has achieved."""
+CROWD = 8
+"""So many methods may show their single runs in a chart."""
 _POINTS = 300
 """Longer curves are averaged down to at most this many points: more would be noise on the page."""
 
@@ -39,10 +40,10 @@ def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return grouped
 
 
-def metric_figures(groups: Mapping[str, Sequence[Run]], *, diagnostics: bool = False) -> list[Figure]:
-    """One figure for each metric that holds numbers, in the order in which the runs name them; a curve per group.
+def metric_charts(groups: Mapping[str, Sequence[Run]], *, diagnostics: bool = False) -> list[Chart]:
+    """One chart for each metric that holds numbers, in the order in which the runs name them; a curve per group.
 
-    What was scored on the way (`validation/…`, `test/…`) has a second figure, against processor time. Step sizes and
+    What was scored on the way (`validation/…`, `test/…`) has a second chart, against processor time. Step sizes and
     norms of meta-gradients are drawn with `diagnostics` alone.
     """
     names = dict.fromkeys(
@@ -54,24 +55,27 @@ def metric_figures(groups: Mapping[str, Sequence[Run]], *, diagnostics: bool = F
         if name not in ("step", "validation_seconds", "test_seconds") and is_number(value)
         if diagnostics or not name.startswith(DIAGNOSTICS)
     )
-    figures = []
+    charts = []
     for name in names:
-        figures.append(_figure(name, groups))
+        charts.append(_chart(name, groups))
         if name.startswith(SCORED):
-            figures.append(_figure(name, groups, against_time=True))
-    return [figure for figure in figures if figure is not None]
+            charts.append(_chart(name, groups, against_time=True))
+    return [chart for chart in charts if chart is not None]
 
 
-def _figure(metric: str, groups: Mapping[str, Sequence[Run]], *, against_time: bool = False) -> Figure | None:
+def _chart(metric: str, groups: Mapping[str, Sequence[Run]], *, against_time: bool = False) -> Chart | None:
     series: list[Series] = []
     sizes: list[int] = []
     remarks: dict[str, list[str]] = {}
     for method, runs in groups.items():
         own = [run for run in runs if not against_time or _minutes(run)]
-        tracks = [track for track in (_track(metric, run) for run in own) if track]
-        if not tracks:
+        own = [run for run in own if _track(metric, run)]
+        if not own:
             continue
-        curve, remark = _curve(method, tracks, [_minutes(run) for run in own] if against_time else [])
+        # All runs of many methods would make a page of many megabytes.
+        seeds = [run.seed for run in own] if len(groups) <= CROWD else []
+        tracks = [_track(metric, run) for run in own]
+        curve, remark = _curve(method, tracks, [_minutes(run) for run in own] if against_time else [], seeds)
         for text in remark:
             remarks.setdefault(text, []).append(method)
         if curve is not None:
@@ -84,13 +88,12 @@ def _figure(metric: str, groups: Mapping[str, Sequence[Run]], *, against_time: b
     caption = [_band(metric, sizes)]
     for text, whose in remarks.items():
         caption.append(f"{text}." if whose == names else f"{', '.join(whose)}: {text}.")
-    return curves(
+    return Chart(
         series,
         x_label=axis,
         y_label="",
         title=metric,
         log_y=_spans_decades(series),
-        size=(4.3, 3.1),
         alt=f"{metric} against {axis} for {', '.join(names)}.",
         caption=" ".join(caption),
     )
@@ -113,7 +116,7 @@ def _band(metric: str, sizes: Sequence[int]) -> str:
 
 
 def _curve(
-    method: str, tracks: Sequence[dict[float, float]], minutes: Sequence[dict[float, float]]
+    method: str, tracks: Sequence[dict[float, float]], minutes: Sequence[dict[float, float]], seeds: Sequence[int | str]
 ) -> tuple[Series | None, list[str]]:
     """The curve over the steps that all runs share, and what the caption must say about it.
 
@@ -132,7 +135,8 @@ def _curve(
     if width > 1:
         remarks.append(f"Each point is the mean of {width} steps")
     places = np.array([[own.get(step, math.nan) for step in steps] for own in minutes] or [steps.tolist()])
-    return Series.quartiles(method, _averaged(places, width).mean(axis=0), _averaged(samples, width)), remarks
+    x, y = _averaged(places, width).mean(axis=0), _averaged(samples, width)
+    return Series.quartiles(method, x, y, seeds=seeds), remarks
 
 
 def recorded(runs: Sequence[Run], metric: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -22,7 +22,7 @@ from warpgrad.report.blocks import (
     Tiles,
     dotted,
 )
-from warpgrad.report.metric_curves import by_method, is_number, metric_figures
+from warpgrad.report.metric_curves import by_method, is_number, metric_charts
 from warpgrad.report.page import Page
 from warpgrad.report.provenance import UNKNOWN, configuration, meta_step_range, repetition, time_of
 from warpgrad.report.runs import Run
@@ -52,7 +52,7 @@ def run_page(runs: Sequence[Run]) -> Page:
 
 def _parts(runs: Sequence[Run]) -> list[tuple[str, list[Block]]]:
     parts: list[tuple[str, list[Block]]] = [("Results", _results(runs))]
-    curves = metric_figures(by_method(runs), diagnostics=True)
+    curves = metric_charts(by_method(runs), diagnostics=True)
     if curves:
         parts.append(("Curves", [Gallery(curves)]))
     figures = _figures(runs)

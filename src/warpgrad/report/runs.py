@@ -70,10 +70,15 @@ class Run:
         return sorted(file for file in folder.glob("*") if file.suffix.lower() in (".png", ".svg"))
 
 
-def read_run(path: Path) -> Run:
-    """Read a run directory. A last line of `metrics.jsonl` that was cut off is left out, and said in `notes`."""
+def read_run(path: Path, *, unfinished: bool = False) -> Run:
+    """Read a run directory. A last line of `metrics.jsonl` that was cut off is left out, and said in `notes`.
+
+    With `unfinished`, a run that has no summary yet is read as far as it has got.
+    """
     require(path.is_dir(), f"{path} is not a run directory; give the folder that `warpgrad run` wrote.")
     config = _object(path / "config.json", "it holds the run's settings; start the run again with --fresh")
+    if unfinished and not (path / "summary.json").exists():
+        return _going_on(path, config)
     summary = _object(
         path / "summary.json", "the run is not finished; give its command again and it goes on where it stopped"
     )
@@ -90,6 +95,21 @@ def read_run(path: Path) -> Run:
     if isinstance(steps, int) and len(metrics) > steps:
         notes += (f"The run has gone on to {len(metrics)} meta-steps since it was evaluated after {steps}.",)
     return Run(path, config, summary, metrics, notes)
+
+
+def _going_on(path: Path, config: dict[str, Any]) -> Run:
+    """A run without a summary: what its settings say of it, and the metrics so far."""
+    metrics, notes = _metrics(path / "metrics.jsonl") if (path / "metrics.jsonl").exists() else ([], ())
+    summary = {
+        "experiment": config.get("experiment", config.get("group", "own runs")),
+        "method": config.get("method", path.name),
+        "preset": config.get("preset"),
+        "seed": config.get("seed", 0),
+        "steps": len(metrics),
+        "metrics": {},
+    }
+    of = f" of {config['meta_steps']}" if isinstance(config.get("meta_steps"), int) else ""
+    return Run(path, config, summary, metrics, (*notes, f"The run goes on: {len(metrics)}{of} meta-steps so far."))
 
 
 def _read(file: Path, remedy: str) -> bytes:

@@ -6,16 +6,15 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 
 from warpgrad.experiments.search_space import Choices, Space
 from warpgrad.report import (
+    Chart,
     Code,
     Collapsible,
     Column,
-    Figure,
     Gallery,
     KeyValues,
     Note,
@@ -27,20 +26,12 @@ from warpgrad.report import (
     Tile,
     Tiles,
     Value,
-    canvas,
-    curves,
-    house_style,
-    save_png,
 )
 from warpgrad.report.blocks import Block
-from warpgrad.report.figures import PALETTE
 from warpgrad.report.tables import Cell
 from warpgrad.statistics.formatting import count, number
 from warpgrad.sweep.results import Sweep, SweepPaths, state_of, summary, trial_name, value_text
 from warpgrad.sweep.space import sentence, space_to_json
-
-LONG_LABEL = 12
-"""Letters of a choice from which on choices no longer fit side by side."""
 
 
 def study_page(sweep: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths, command: str) -> Page:
@@ -117,37 +108,36 @@ def _table(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Section:
     return Section("Trials", blocks)
 
 
-def _scatter(sweep: Sweep, trials: Sequence[FrozenTrial], name: str, space: Space) -> Figure:
-    """Every complete trial a dot, the best one ringed; pruned and failed ones stand on the axis."""
+def _scatter(sweep: Sweep, trials: Sequence[FrozenTrial], name: str, space: Space) -> Chart:
+    """Every complete trial a dot, the best one apart; pruned and failed ones, which have no value, at the worst."""
     tried: dict[str, list[tuple[float, float]]] = {"complete": [], "pruned": [], "failed": [], "running": []}
     for trial in (*sweep.ranked(trials), *(one for one in trials if state_of(one) != "complete")):
         if name in trial.params:
             chosen = sweep.chosen(trial)[name]
             place = float(space.choices.index(chosen) if isinstance(space, Choices) else chosen)
             tried[state_of(trial)].append((place, math.nan if trial.value is None else trial.value))
-    with house_style():
-        figure = canvas(4.3, 3.1)
-        axes: Axes = figure.add_subplot()
-        axes.plot(*zip(*tried["complete"], strict=True), "o", color=PALETTE[1], markersize=4, alpha=0.75)
-        axes.plot(*tried["complete"][0], "o", color=PALETTE[0], markersize=9, fillstyle="none")
-        for state, marker in (("pruned", "|"), ("failed", "x")):
-            at = [place for place, _ in tried[state]]
-            height, to_axis = [0.02] * len(at), axes.get_xaxis_transform()
-            axes.plot(at, height, marker, color=PALETTE[7], markersize=6, linestyle="none", transform=to_axis)
-        if isinstance(space, Choices):
-            labels = [value_text(value) for value in space.choices]
-            axes.set_xticks(range(len(labels)), labels)
-            if max(map(len, labels)) > LONG_LABEL:
-                axes.tick_params(axis="x", labelrotation=15)
-            axes.set_xlim(-0.5, len(space.choices) - 0.5)
-        else:
-            if space.log:
-                axes.set_xscale("log")
-            axes.set_xlim(space.low, space.high)
-        axes.set(xlabel=name, ylabel=sweep.metric)
-        image = save_png(figure)
-    marks = "Ringed: the best trial. On the axis: pruned (|) and failed (×) trials."
-    return Figure(image, f"{sweep.metric} of each trial against its {name}.", f"`{name}`, {sentence(space)}. {marks}")
+    best, *others = tried["complete"]
+    worst = tried["complete"][-1][1]
+    shown = {
+        "the best trial": [best],
+        "complete": others,
+        **{state: [(place, worst) for place, _ in tried[state]] for state in ("pruned", "failed")},
+    }
+    series = []
+    for label, points in shown.items():
+        if points:
+            x, y = np.array(points, np.float64).T
+            series.append(Series(label, x, y, points=True))
+    without = " Pruned and failed trials have no value, and stand at that of the worst." if len(series) > 2 else ""
+    return Chart(
+        series,
+        x_label=name,
+        y_label=sweep.metric,
+        log_x=not isinstance(space, Choices) and space.log,
+        choices=[value_text(value) for value in space.choices] if isinstance(space, Choices) else (),
+        alt=f"{sweep.metric} of each trial against its {name}.",
+        caption=f"`{name}`, {sentence(space)}.{without}",
+    )
 
 
 def best_so_far(sweep: Sweep, trials: Sequence[FrozenTrial]) -> NDArray[np.float64]:
@@ -161,16 +151,15 @@ def best_so_far(sweep: Sweep, trials: Sequence[FrozenTrial]) -> NDArray[np.float
 def _progress(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Section:
     best = best_so_far(sweep, trials)
     known = np.isfinite(best)
-    figure = curves(
+    chart = Chart(
         [Series.line("best so far", np.arange(1, len(best) + 1)[known], best[known])],
         x_label="trials",
         y_label=f"best {sweep.metric}",
-        size=(7.2, 3.2),
         alt=f"Best {sweep.metric} after each trial.",
         caption="By trial number. Where the line still falls or rises at its end, more trials may find better "
         "settings.",
     )
-    return Section("Best so far", [figure])
+    return Section("Best so far", [chart])
 
 
 def _repetition(sweep: Sweep, command: str) -> Section:

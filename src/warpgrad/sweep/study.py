@@ -27,7 +27,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments import runner
 from warpgrad.experiments.search_space import Choices, FloatRange, Space
-from warpgrad.io import BusyError, Lock, locked, write_bytes, writing
+from warpgrad.io import BusyError, DamagedError, Lock, locked, read_object, write_bytes, writing
 from warpgrad.keys import fold
 from warpgrad.sweep.results import Sweep, SweepPaths, restored, stored, trial_name
 from warpgrad.sweep.space import space_to_json
@@ -101,8 +101,25 @@ class SweepStudy:
             self._lock_file(trial.number).unlink(missing_ok=True)
 
     def trials(self) -> list[FrozenTrial]:
-        """All trials by number."""
-        return self._loaded().get_trials(deepcopy=False)
+        """All trials by number; those whose runs are here are compared with them, for a database has no checksums."""
+        found = self._loaded().get_trials(deepcopy=False)
+        for trial in found:
+            if trial.state == TrialState.COMPLETE and (self.places.trial(trial.number) / "summary.json").exists():
+                self._compare(trial)
+        return found
+
+    def _compare(self, trial: FrozenTrial) -> None:
+        directory = self.places.trial(trial.number)
+        summary, config = (read_object(directory / name) for name in ("summary.json", "config.json"))
+        kept = {self.sweep.metric: trial.value, **json.loads(json.dumps(self.sweep.chosen(trial)))}
+        ran = {**config, self.sweep.metric: summary.get("metrics", {}).get(self.sweep.metric)}
+        for name, value in kept.items():
+            if value != ran.get(name):
+                raise DamagedError(
+                    f"the study '{self.places.study}' has {name} = {value!r} for {trial_name(trial.number)}, but its "
+                    f"run in {directory} has {ran.get(name)!r}; restore the one that is damaged, or name another "
+                    "--study."
+                )
 
     def release(self) -> None:
         """Leave the trials that are still running to whoever asks for them."""

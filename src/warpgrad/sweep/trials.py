@@ -24,6 +24,7 @@ from typing import Any
 from optuna.trial import Trial, TrialState
 
 from warpgrad.errors import NonFiniteError, WarpgradError, require
+from warpgrad.experiments import workers as working
 from warpgrad.experiments.base import Config
 from warpgrad.experiments.runner import python_command
 from warpgrad.experiments.workers import Worker, stop_all
@@ -133,7 +134,7 @@ class Workers:
                     left = [one for one in active if not self._ended(one)]
                     ask, active = ask or len(left) < len(active), left
                     interrupts.release()
-                    time.sleep(0.1)
+                    time.sleep(working.POLL_SECONDS)
                     interrupts.hold()
         except Interrupted as error:
             leave_after(error)

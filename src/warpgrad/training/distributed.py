@@ -67,10 +67,10 @@ def shared() -> bool:
     size, rank = _number("WORLD_SIZE"), _number("RANK")
     if not all(name in os.environ for name in _ENVIRONMENT):
         return False
-    if rank >= max(size, 1) or _number("MASTER_PORT") > 65535:
+    if rank >= max(size, 1) or not 1 <= _number("MASTER_PORT") <= 65535:
         raise WarpgradError(
-            f"RANK={rank}, WORLD_SIZE={size} and MASTER_PORT={os.environ['MASTER_PORT']} are none that torchrun sets; "
-            "unset them, or start the command with torchrun."
+            f"RANK={rank}, WORLD_SIZE={size} and MASTER_PORT={os.environ['MASTER_PORT']} can be none of torchrun; "
+            "unset them, or start the command with torchrun and a --master-port from 1 to 65535."
         )
     return size > 1
 

@@ -34,6 +34,7 @@ from warpgrad.io import (
     open_regular,
     read_bytes,
     read_object,
+    reason,
     remove_partial,
     write_all,
     write_bytes,
@@ -55,6 +56,8 @@ EXTENDABLE = "meta_steps"
 """The one setting that may change between a run and its continuation."""
 DEFAULTS = {"threads": 1}
 """Settings that stand in config.json only where they differ from these."""
+WHOLE = "sha256:"
+"""How the checksum of metrics.jsonl begins that is of all its bytes."""
 LOCK, CLEARING = ".lock", ".clearing"
 FILES = ("metrics.jsonl", "summary.json", "evaluation.json", "config.json")
 FOLDERS = ("checkpoints", "figures", "tensorboard")
@@ -145,7 +148,7 @@ class RunDirectory:
     def begin_metrics(self, offset: int, digest: str | None = None) -> list[dict[str, Any]]:
         """Cut metrics.jsonl back to what the checkpoint knew, and return those records.
 
-        `digest` is the checksum of those records; None in a checkpoint of an earlier version.
+        `digest` is the checksum of those bytes; None in a checkpoint of an earlier version.
         """
         path = self.path / "metrics.jsonl"
         with writing(path):
@@ -157,15 +160,9 @@ class RunDirectory:
                 )
             os.ftruncate(self._metrics, offset)
             self.offset = offset
-        records = _parsed(kept, path)
-        for record in records:
-            self._digest.update(_timeless(record))
-        if digest is not None and digest != self.digest:
-            raise DamagedError(
-                f"{path} is damaged: its lines do not have the checksum that its checkpoint says; restore the file "
-                "or start over with --fresh."
-            )
-        return records
+        self._digest.update(kept)
+        _check_metrics(kept, digest, path)
+        return _parsed(kept, path)
 
     def append(self, record: Mapping[str, Any]) -> None:
         assert self._metrics is not None, "begin_metrics comes first"
@@ -178,12 +175,12 @@ class RunDirectory:
                     os.ftruncate(self._metrics, self.offset)
                 raise
         self.offset += len(line)
-        self._digest.update(_timeless(record))
+        self._digest.update(line)
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the metrics written so far, but for their times; part of every checkpoint."""
-        return self._digest.hexdigest()
+        """SHA-256 of the metrics written so far; part of every checkpoint."""
+        return f"{WHOLE}{self._digest.hexdigest()}"
 
     def save(self, step: int, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, then forget all but the newest."""
@@ -201,25 +198,28 @@ class RunDirectory:
     def newest(self, device: Any = "cpu") -> tuple[Path, dict[str, Any]] | None:
         """The last checkpoint that is undamaged, and its state; None where there is none.
 
-        A damaged one after it is deleted, and said: the meta-steps between them are taken again and end with the same
-        bytes.
+        Damaged ones after it are deleted, and said: the meta-steps between them are taken again and end with the same
+        bytes. Where all are damaged nothing is deleted: a backup may still have one of them.
         """
-        saved = self.saved()
-        for place in range(len(saved) - 1, -1, -1):
-            path = saved[place]
+        damaged: list[DamagedError] = []
+        for path in reversed(self.saved()):
             try:
-                state = checkpoint.read_checkpoint(path, device)
-                if not isinstance(state, dict) or path.name != f"step-{state.get('step', -1):08d}.safetensors":
-                    raise DamagedError(f"checkpoint {path} is damaged (it is not of the meta-step in its name).")
+                state = loaded(path, device)
             except DamagedError as error:
-                if place == 0:
-                    raise DamagedError(f"{error} There is none before it: start over with --fresh.") from error
-                logger.warning("%s Going on from %s.", error, saved[place - 1].name)
-                with writing(path):
-                    path.unlink()
-            else:
-                self._forget()  # a kill may have come between a save and this
-                return path, state
+                damaged.append(error)
+                continue
+            for why, other in zip(damaged, reversed(self.saved()), strict=False):
+                logger.warning("%s Going on from %s.", why, path.name)
+                with writing(other):
+                    other.unlink()
+            self._forget()  # a kill may have come between a save and this
+            return path, state
+        if damaged:
+            others = "is the run's only one" if len(damaged) == 1 else f"so are all {len(damaged)} of the run"
+            raise DamagedError(
+                f"checkpoint {self.saved()[-1]} is damaged and {others}: restore it from a backup and repeat the "
+                "command, or start over with --fresh (in Python, fresh=True), which deletes the run."
+            )
         return None
 
     def saved(self) -> list[Path]:
@@ -297,12 +297,40 @@ def saved_checkpoints(path: Path) -> list[Path]:
     return sorted(named, key=lambda file: (len(file.name), file.name))
 
 
-def metrics_digest(lines: bytes, path: Path) -> str:
-    """The checksum of lines of metrics, but for their times."""
-    found = hashlib.sha256()
-    for record in _parsed(lines, path):
-        found.update(_timeless(record))
-    return found.hexdigest()
+def loaded(path: Path, device: Any = "cpu") -> dict[str, Any]:
+    """The state in a checkpoint of a run, which is that of the meta-step in its name."""
+    state = checkpoint.read_checkpoint(path, device)
+    if not isinstance(state, dict) or path.name != f"step-{state.get('step', -1):08d}.safetensors":
+        raise DamagedError(f"checkpoint {path} is damaged (it is not of the meta-step in its name).")
+    return state
+
+
+def check_metrics(path: Path) -> bool:
+    """Whether the last checkpoint of a run knows a checksum of its metrics; refuses metrics that do not have it."""
+    saved, metrics = saved_checkpoints(path), path / "metrics.jsonl"
+    if not saved:
+        return False
+    state = loaded(saved[-1])
+    try:
+        lines = read_bytes(metrics)
+    except OSError as error:
+        raise DamagedError(
+            f"{metrics} cannot be read: {reason(error)}; restore it or start over with --fresh."
+        ) from error
+    offset = int(state.get("offset", 0))
+    return _check_metrics(lines[:offset], state.get("digest"), metrics)
+
+
+def _check_metrics(lines: bytes, digest: str | None, path: Path) -> bool:
+    """Whether there is a checksum; refuses lines that do not have it. In earlier versions it was of another kind."""
+    if digest is None or not digest.startswith(WHOLE):
+        return False
+    if digest != f"{WHOLE}{hashlib.sha256(lines).hexdigest()}":
+        raise DamagedError(
+            f"{path} is damaged: its lines do not have the checksum that its checkpoint says; restore the file or "
+            "start over with --fresh."
+        )
+    return True
 
 
 def _parsed(lines: bytes, path: Path) -> list[dict[str, Any]]:
@@ -315,11 +343,6 @@ def _parsed(lines: bytes, path: Path) -> list[dict[str, Any]]:
             f"{path} is damaged: a line of it is no object; restore the file or start over with --fresh."
         )
     return records
-
-
-def _timeless(record: Mapping[str, Any]) -> bytes:
-    """A record as it enters the checksum: without its times, so that equal runs have equal checkpoints."""
-    return json.dumps({name: value for name, value in record.items() if name not in TIMES}).encode() + b"\n"
 
 
 def _check_ours(path: Path) -> None:

@@ -41,7 +41,7 @@ class TrainingState:
         self.offset = 0
         """Bytes of metrics.jsonl that belong to them."""
         self.digest: str | None = None
-        """The checksum of the records in them."""
+        """The checksum of those bytes, as `RunDirectory.digest`."""
         self._best: Weights | None = None
         self._made_of = {"version": __version__, "parts": method_parts(method)}
 

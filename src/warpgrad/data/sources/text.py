@@ -20,7 +20,7 @@ from warpgrad.data.archives import VARIABLE
 from warpgrad.data.prepared import CLINC, STORES
 from warpgrad.data.splits import SPLITS, draw_splits
 from warpgrad.errors import WarpgradError
-from warpgrad.io import write_bytes
+from warpgrad.io import SEAL, DamagedError, read_bytes, reason, sealed, unsealed, write_bytes
 
 FILE = "text.json"
 FORMAT = 1
@@ -122,12 +122,7 @@ def prepare_clinc(source: str | Path | None, out: str | Path) -> LabelledText:
 def read_rows(source: str | Path, fields: Fields) -> list[tuple[str, str, str]]:
     """(sentence, label, domain) of every row of a CSV or JSONL file, or one sentence about what is wrong with it."""
     path = Path(source).expanduser()
-    try:
-        if path.stat().st_size > LARGEST:
-            raise WarpgradError(f"{path} is larger than {LARGEST >> 20} MB: split it.")
-        raw = path.read_bytes()
-    except OSError as error:
-        raise WarpgradError(f"{path} cannot be read ({error.strerror}); name a CSV or JSONL file.") from error
+    raw = _read(path)
     try:
         content = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -156,6 +151,24 @@ def open_text(data: str) -> LabelledText:
         f"'{data}' is no prepared set of sentences: make it with 'warpgrad data prepare {command}', or name the folder "
         f"that holds its {FILE} with --data."
     )
+
+
+def check_text(folder: Path) -> Iterator[str]:
+    """What of a prepared set of sentences was compared: every byte of it, and the states of an encoder beside it."""
+    from warpgrad.training import checkpoint
+
+    found = _opened(folder)
+    raw = _read(folder / FILE)
+    content = _parsed(raw, folder / FILE)
+    if SEAL not in content:
+        yield f"{FILE} has no checksum"
+    elif raw != _set(content):
+        raise DamagedError(f"{folder / FILE} is damaged: it is not set as it was written; prepare it anew.")
+    else:
+        yield f"{len(found.texts)} sentences, sha256 {found.sha256}"
+    for path in sorted(folder.glob("states-*.safetensors")):
+        checkpoint.read_checkpoint(path)
+        yield path.name
 
 
 def _csv(path: Path, content: str, fields: Fields) -> Iterator[tuple[int, tuple[Any, Any, Any]]]:
@@ -231,13 +244,18 @@ def _made(name: str, rows: Sequence[tuple[str, str, str]], outside: Sequence[str
 
 
 def _written(content: Mapping[str, Any], out: Path) -> LabelledText:
-    write_bytes(out / FILE, json.dumps(content, ensure_ascii=False).encode())
+    write_bytes(out / FILE, _set(sealed(content)))
     return _opened(out)
 
 
+def _set(content: Mapping[str, Any]) -> bytes:
+    """A prepared set as it stands in its file."""
+    return json.dumps(content, ensure_ascii=False).encode()
+
+
 def _opened(folder: Path) -> LabelledText:
-    raw = (folder / FILE).read_bytes()
-    content = _json(folder / FILE)
+    raw = _read(folder / FILE)
+    content = unsealed(_parsed(raw, folder / FILE), folder / FILE, "prepare it anew")
     try:
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}")
@@ -258,10 +276,21 @@ def _opened(folder: Path) -> LabelledText:
     return found
 
 
-def _json(path: Path) -> Any:
+def _read(path: Path) -> bytes:
     try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        return read_bytes(path, LARGEST, follow=True)
+    except OSError as error:
+        raise WarpgradError(f"{path} cannot be read: {reason(error)}; name a file of sentences.") from error
+
+
+def _json(path: Path) -> Any:
+    return _parsed(_read(path), path)
+
+
+def _parsed(raw: bytes, path: Path) -> Any:
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
         raise WarpgradError(f"{path} cannot be read as JSON ({error}); get it anew.") from error
 
 

@@ -8,6 +8,7 @@ label as of the others, at most `batch_shots`, so that steps on many shots cost 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +20,13 @@ from torch import Tensor
 
 from warpgrad.data.sources.text import LabelledText
 from warpgrad.errors import WarpgradError
-from warpgrad.io import write_bytes
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Task, TaskFamily
 from warpgrad.tasks.supervised import accuracy
+from warpgrad.training import checkpoint
+
+logger = logging.getLogger(__name__)
 
 Encode = Callable[[Sequence[str]], tuple[Tensor, Tensor]]
 """Sentences -> (hidden states [n, tokens, width], attention mask [n, tokens])."""
@@ -81,19 +84,16 @@ def cached_states(
     progress: Callable[[int, int], None] | None = None,
 ) -> SentenceStates:
     """The states of texts, from the cache in `folder` where it has them; `key` names the encoder and its layers."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file, save
-
     digest = hashlib.sha256("\0".join([key, *texts]).encode()).hexdigest()
     path = folder / f"states-{digest[:16]}.safetensors"
     if path.is_file():
         try:
-            kept = load_file(path)
+            kept = checkpoint.read_checkpoint(path)
             return SentenceStates(kept["states"], kept["offsets"])
-        except (SafetensorError, KeyError, OSError):  # half a file cannot be, but a broken disk can
-            path.unlink()
+        except (WarpgradError, KeyError) as error:  # half a file cannot be, but a broken disk can
+            logger.warning("%s is damaged or of an earlier version and is made again (%s)", path, error)
     made = SentenceStates.encoded(texts, encode, progress)
-    write_bytes(path, save({"states": made.states.contiguous(), "offsets": made.offsets}))
+    checkpoint.write_checkpoint(path, {"states": made.states, "offsets": made.offsets})
     return made
 
 

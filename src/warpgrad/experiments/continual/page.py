@@ -30,8 +30,12 @@ from warpgrad.report import (
     PALETTE,
     Block,
     Cell,
+    Chart,
+    Collapsible,
     Column,
     Figure,
+    Forest,
+    ForestRow,
     Gallery,
     Line,
     Note,
@@ -44,12 +48,11 @@ from warpgrad.report import (
     Span,
     Table,
     Value,
-    curves,
     panels,
     recorded,
 )
 
-TRUTH, BEFORE, AFTER = "#111111", "#009e73", "#c1272d"
+TRUTH, BEFORE, AFTER = PALETTE[7], PALETTE[2], PALETTE[0]
 
 
 def breakdown(group: Group) -> Figure:
@@ -119,11 +122,11 @@ WORDS = {"sequential": "in the order of meta-training", "shuffled": "in another 
 def build_page(groups: Sequence[Group], title: str) -> Page:
     groups = named(groups)
     config = groups[0].runs[0].config
-    sections = [*_ours(groups), _levels(groups), _claims(groups), _curves(groups)]
+    sections = [_claims(groups), *_ours(groups), _levels(groups), _curves(groups)]
     sections.append(Section("By sub-task", [breakdown(group) for group in groups]))
     if meta_trained := [group for group in groups if len(recorded(group.runs, _VALIDATED.format(ORDERS[0], "new"))[0])]:
-        figures = [_against_meta_steps(meta_trained, order) for order in ORDERS]
-        sections.append(Section("Loss against meta-steps", [Gallery(figures)]))
+        charts = [_against_meta_steps(meta_trained, order) for order in ORDERS]
+        sections.append(Section("Loss against meta-steps", [Gallery(charts)]))
     if config["family"] == "sine":
         sections.append(Section("Predictions as sub-tasks come", [prediction_figure(group) for group in groups]))
     sizes = (
@@ -185,8 +188,20 @@ def _level(group: Group, order: str, measure: str, score: str) -> Value:
 
 def _claims(groups: Sequence[Group]) -> Section:
     reference = reference_of(groups)
-    if reference is None or len(groups) < 2:
-        return Section("Paired differences", [Paragraph("There is no other method to compare WarpGrad with here.")])
+    others = [group for group in groups if group is not reference]
+    if reference is None or not others:
+        return Section("Who forgets less", [Paragraph("There is no other method to compare WarpGrad with here.")])
+    plots = [
+        Forest(
+            [ForestRow(group.label, difference(group, reference, order, "loss", score)) for group in others],
+            f"Loss on {TITLES[score]}, learned {WORDS[order]}: how far it lies above that of **{reference.label}**",
+            "loss",
+            "the other is lower",
+            f"{reference.label} is lower",
+        )
+        for score in ("old", "new")
+        for order in ORDERS
+    ]
     rows: list[list[Cell]] = [
         [
             f"{group.label} − {reference.label}, {order}",
@@ -194,56 +209,53 @@ def _claims(groups: Sequence[Group]) -> Section:
             Value.of(beyond_share(reference, group, order)),
         ]
         for order in ORDERS
-        for group in groups
-        if group is not reference
+        for group in others
     ]
     caption = (
         "Over the same held-out tasks, clustered by meta-seed. The last column is WarpGrad's loss on earlier sub-tasks "
         f"minus {SHARE:g} × the other's: below 0 it is at most that share of it."
     )
-    return Section(
-        "Paired differences",
-        [Table(["Loss", *(TITLES[score] for score in SCORES), f"within {SHARE:g} ×"], rows, caption)],
-    )
+    table = Table(["Loss", *(TITLES[score] for score in SCORES), f"within {SHARE:g} ×"], rows, caption)
+    return Section("Who forgets less", [*plots, Collapsible("All paired differences", [table])])
 
 
 def _curves(groups: Sequence[Group]) -> Section:
     printed = PAPER.items() if any(map(is_printed, groups)) else ()
-    figures = []
+    charts = []
     for order in ORDERS:
         series = []
         for group in groups:
             found = [evaluation["orders"][order] for evaluation in group.evaluations]
             # 10 to the average log-loss: the paper's average, readable on a logarithmic axis.
             levels = 10.0 ** np.array([one["log_seen"] for one in found])
-            series.append(Series.quartiles(group.label, found[0]["steps"], levels))
-        figures.append(
-            curves(
+            seeds = [run.seed for run in group.runs]
+            series.append(Series.quartiles(group.label, found[0]["steps"], levels, seeds=seeds))
+        charts.append(
+            Chart(
                 series,
                 x_label="step",
                 y_label="average log-loss, seen sub-tasks",
                 log_y=True,
                 references=[Reference(f"the paper, {TITLES[score]}", value) for score, value in printed],
-                size=(5.4, 4.0),
                 alt=f"Average log-loss against steps, {order}, for every method.",
                 caption=f"Current and earlier sub-tasks, learned {WORDS[order]}; mean of the log-loss over held-out "
                 "tasks.",
             )
         )
-    return Section("Loss against step", [Gallery(figures)])
+    return Section("Loss against step", [Gallery(charts)])
 
 
-def _against_meta_steps(groups: Sequence[Group], order: str) -> Figure:
+def _against_meta_steps(groups: Sequence[Group], order: str) -> Chart:
     series = []
-    for group, score in product(groups, ("new", "old")):
+    for group, (dashing, score) in product(groups, enumerate(("new", "old"))):
         steps, levels = recorded(group.runs, _VALIDATED.format(order, score))
-        series.append(Series.quartiles(f"{group.label}: {TITLES[score]}", steps + 1, 10.0**levels))
-    return curves(
+        name = f"{group.label}: {TITLES[score]}"
+        series.append(Series.quartiles(name, steps + 1, 10.0**levels, method=group.label, dashing=dashing))
+    return Chart(
         series,
         x_label="meta-step",
         y_label="average log-loss",
         log_y=True,
-        size=(5.4, 4.0),
         alt=f"Loss on new and on earlier sub-tasks of validation tasks against meta-steps, {order}.",
         caption=f"{groups[0].runs[0].config['validation_tasks']} validation tasks learned {WORDS[order]}, as the warp "
         "is meta-learned; mean of the log-loss.",

@@ -27,8 +27,12 @@ from warpgrad.maze.rules import Maze
 from warpgrad.report import (
     Block,
     Cell,
+    Chart,
+    Collapsible,
     Column,
     Figure,
+    Forest,
+    ForestRow,
     Line,
     Mark,
     Note,
@@ -42,7 +46,6 @@ from warpgrad.report import (
     Tile,
     Tiles,
     Value,
-    curves,
     panels,
 )
 
@@ -52,24 +55,27 @@ PAPER = ((60_000, 160.0, "Warp-RNN"), (100_000, 125.0, "best baseline"), (200_00
 PIXELS = 8
 
 
-def return_curves(groups: Sequence[Group], references: Mapping[str, float]) -> Figure | None:
+def return_curves(groups: Sequence[Group], references: Mapping[str, float]) -> Chart | None:
     """Median and inter-quartile range over runs, with the paper's horizons marked; None without a point.
 
     The axis of updates is logarithmic, so that short runs and the paper's horizons fit into one figure.
     """
-    found = [(group.label, *validation_returns(group)) for group in groups]
-    series = [Series.quartiles(label, updates, values) for label, updates, values in found if len(updates)]
+    found = [(group, *validation_returns(group)) for group in groups]
+    series = [
+        Series.quartiles(group.label, updates, values, seeds=[run.seed for run in group.runs])
+        for group, updates, values in found
+        if len(updates)
+    ]
     if not series:
         return None
     stated = ", ".join(f"~{value:.0f} at {updates // 1000} 000 updates ({whose})" for updates, value, whose in PAPER)
-    return curves(
+    return Chart(
         series,
         x_label="updates of θ",
         y_label="mean return of an episode",
         log_x=True,
         references=[Reference(label, value) for label, value in references.items()],
         marks=[Mark(f"paper, {whose} ~{value:.0f}", updates, value) for updates, value, whose in PAPER],
-        size=(7.2, 4.6),
         alt="Mean return against updates for every agent.",
         caption="Return on validation episodes: median and inter-quartile range over runs (the whole range below "
         f"four), averaged down to {POINTS} points. Stars are what the paper states: {stated}.",
@@ -104,18 +110,28 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
 
 def _headline(groups: Sequence[Group]) -> Section:
     baseline = baseline_of(groups)
-    tiles = [Tile(group.label, mean_of(group).cell(1), _paper(group)) for group in groups[:4]]
-    told: list[Block] = [
-        Paragraph(
-            "The goal is elsewhere in every episode. An agent has to find it, to remember where it was, and to return "
-            "from wherever it is sent; its return is 10 for every time it is there."
+    tiles = [Tile.of(group.label, mean_of(group), 1, _paper(group)) for group in groups[:4]]
+    against = [] if baseline is None else [over_baseline(group, baseline) for group in groups if group is not baseline]
+    known = [found for found in against if found is not None]
+    memory = [owed_to_memory(group) for group in groups[:2]]
+    plots: list[Block] = []
+    if baseline is not None and known:
+        plots.append(
+            Forest(
+                [ForestRow(found.first, found) for found in known],
+                f"Return over that of **{baseline.label}**",
+                "return",
+                f"{baseline.label} is ahead",
+                "the agent is ahead",
+                1,
+            )
         )
-    ]
-    if baseline is not None:
-        against = [over_baseline(group, baseline) for group in groups if group is not baseline]
-        told += [Paragraph(found.sentence()) for found in against if found is not None]
-    told += [Paragraph(owed_to_memory(group).sentence()) for group in groups[:2]]
-    return Section("Return in the maze", [Tiles(tiles), *told])
+    told = Paragraph(
+        "The goal is elsewhere in every episode. An agent has to find it, to remember where it was, and to return "
+        "from wherever it is sent; its return is 10 for every time it is there."
+    )
+    words = Collapsible("The same in words", [Paragraph(found.sentence()) for found in (*known, *memory)])
+    return Section("Return in the maze", [*plots, Tiles(tiles), told, words])
 
 
 def _paper(group: Group) -> str:
@@ -161,9 +177,9 @@ def _table(groups: Sequence[Group]) -> Section:
 
 
 def _curves(groups: Sequence[Group]) -> Section:
-    figure = return_curves(groups, {label: mean_of(groups[0], which).mean for which, label in REFERENCES.items()})
+    chart = return_curves(groups, {label: mean_of(groups[0], which).mean for which, label in REFERENCES.items()})
     too_short = Note("The runs were too short for a single point of the curve.")
-    return Section("Return against updates", [figure or too_short])
+    return Section("Return against updates", [chart or too_short])
 
 
 def _films(groups: Sequence[Group]) -> Section:

@@ -17,6 +17,7 @@ from warpgrad.experiments.comparison_page import Measure, comparison_page
 from warpgrad.report import (
     Best,
     Cell,
+    Chart,
     Column,
     Gallery,
     Page,
@@ -26,7 +27,6 @@ from warpgrad.report import (
     Series,
     Table,
     Value,
-    curves,
 )
 from warpgrad.statistics.formatting import count
 
@@ -141,12 +141,11 @@ def _tasks_axis(groups: Sequence[Group], batches: Sequence[int]) -> list[Section
             if measure.startswith("accuracy") and group.paper is not None and count == max(found)
         ]
         figures.append(
-            curves(
+            Chart(
                 series,
                 x_label="meta-training tasks",
                 y_label=label,
                 references=papers,
-                size=(5.4, 3.8),
                 alt=f"{label} against the number of meta-training tasks.",
                 caption="Bands: 95 % intervals, where there are four seeds or more.",
             )
@@ -197,13 +196,12 @@ def _activations(groups: Sequence[Group], batches: Sequence[int]) -> list[Sectio
                 ]
             for series, against in ((by_layer, "warp-layer"), (by_step, "step of adaptation")):
                 figures.append(
-                    curves(
+                    Chart(
                         series,
                         x_label=against,
                         y_label=label,
                         title=group.label,
                         references=[Reference("", 0.0)],
-                        size=(4.8, 3.6),
                         alt=f"{label} against the {against}, {group.label}.",
                     )
                 )

@@ -104,6 +104,9 @@ STEP_SIZES: Mapping[str, tuple[float, ...]] = MappingProxyType(
 )
 """What the best step size of each rule without a warp is chosen from: as many for each."""
 
+CARRIED_ON = 1050
+"""Where the demonstration takes the shipped run, which has the first 1000 meta-steps behind it."""
+
 TABLES = (
     RunTable("synthetic", "Loss after 100 steps on held-out surfaces", "synthetic", (Row("WarpGrad"),), seeds=10),
     RunTable(
@@ -117,6 +120,17 @@ TABLES = (
             Row("WarpGrad, Adam as the inner rule in meta-training and test", {"inner_rule": "adam", "lr": 0.2}),
         ),
         seeds=10,
+        preset="long",
+    ),
+    RunTable(
+        "synthetic-demo",
+        "Loss after 100 steps on held-out surfaces, meta-trained here and carried on from shipped weights",
+        "synthetic",
+        (
+            Row("WarpGrad, carried on from shipped weights", {"meta_steps": CARRIED_ON}),
+            Row("WarpGrad, meta-trained here", {"meta_steps": 100}),
+        ),
+        seeds=1,
         preset="long",
     ),
     RunTable(

@@ -34,10 +34,15 @@ from warpgrad.experiments.synthetic.results import (
 )
 from warpgrad.experiments.synthetic.surfaces import CURVATURE, EDGE, RADIUS, minima, surface
 from warpgrad.report import (
+    PALETTE,
     Block,
     Cell,
+    Chart,
+    Collapsible,
     Column,
     Figure,
+    Forest,
+    ForestRow,
     Gallery,
     Line,
     Note,
@@ -50,14 +55,23 @@ from warpgrad.report import (
     Tile,
     Tiles,
     Value,
-    curves,
+    appearances,
     panels,
 )
-from warpgrad.statistics.estimates import Difference
-from warpgrad.statistics.formatting import between, number
 
-COLOURS = {"sgd_tuned": "#111111", "adam_tuned": "#b35900", "warp": "#d6007f"}
-"""The columns that are drawn."""
+METHODS = {
+    "plain": ("SGD", 0), "plain_shifted": ("SGD", 1), "sgd_tuned": ("SGD", 2), "tuned_shifted": ("SGD", 3),
+    "momentum_tuned": ("Momentum", 0), "adam_tuned": ("Adam", 0), "warp": ("WarpGrad", 0),
+    "warp_matched": ("WarpGrad", 1),
+}  # fmt: skip
+"""Column -> whose colour it has, and which dash."""
+COLOURS = {
+    column: look.colour
+    for column, look in zip(
+        ("sgd_tuned", "adam_tuned", "warp"), appearances(["SGD", "Adam", "WarpGrad"]).values(), strict=True
+    )
+}
+"""The columns whose descents are drawn, in the colours that they have in charts."""
 _SIDE = 121
 
 Positions = NDArray[np.float64]
@@ -172,7 +186,7 @@ def warped_grid(omega: nn.Module, *, alt: str, caption: str) -> Figure:
         lines = [Line(corners, "#8a929b", dash="--")]
         for value in torch.linspace(-EDGE, EDGE, 25):
             across = value.expand(len(fine))
-            for path, colour in (((across, fine), "#0072b2"), ((fine, across), "#c1272d")):
+            for path, colour in (((across, fine), PALETTE[1]), ((fine, across), PALETTE[0])):
                 lines.append(Line(image(torch.stack(path, -1)).numpy(), colour, width=0.7))
         row.append(Panel(lines, title, plane=True))
     return panels([row], size=(7.6, 4.2), shared=True, alt=alt, caption=caption)
@@ -193,8 +207,8 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
     if is_search(groups):
         sections = [_search(groups)]
     else:
-        sections = [section for group in groups for section in _story(group, several=len(groups) > 1)]
-        sections += _against_each_other(groups)
+        sections = _against_each_other(groups)
+        sections += [section for group in groups for section in _story(group, several=len(groups) > 1)]
     sizes = f"{config.test_surfaces} surfaces × {config.test_starts} starts each"
     return experiment_page(groups, title, "Synthetic experiment (App. D)", sections, sizes=sizes)
 
@@ -214,11 +228,18 @@ def _headline(group: Group) -> Section:
     raw, shift = found["shift and geometry"].mean, found["shift of the start"].mean
     share = f"{shift / raw:.0%} of it is shift" if raw > 0 else "there is none to divide"
     tiles = [
-        _tile("Geometry, both from x0", found["geometry, from x0"], "lower than without a warp"),
-        _tile("Geometry, both from Ω(x0)", found["geometry, from Ω(x0)"], "lower than without a warp"),
-        _tile("Raw advantage, θ0 = x0", found["shift and geometry"], share),
+        Tile.of("Geometry, both from x0", found["geometry, from x0"], 3),
+        Tile.of("Geometry, both from Ω(x0)", found["geometry, from Ω(x0)"], 3),
+        Tile.of("Raw advantage, θ0 = x0", found["shift and geometry"], 3, share),
     ]
-    sentences = [Paragraph(found[item.label].sentence()) for item in shown]
+    plot = Forest(
+        [ForestRow(item.label, found[item.label], METHODS[item.worse][0]) for item in shown],
+        "How much lower the loss ends through the warp",
+        "loss",
+        "without a warp is lower",
+        "through the warp is lower",
+        3,
+    )
     explained = Paragraph(
         "Ω moves the place where descent begins, and bends the path from there. Only the second is geometry. So the "
         "warp is compared twice at equal starts: **matched**, WarpGrad begins at θ0 with Ω(θ0) = x0 against the same "
@@ -226,13 +247,8 @@ def _headline(group: Group) -> Section:
         "geometry may do no more than change the length of steps, so the rules with their best step sizes, chosen on "
         "validation surfaces by the table `synthetic-steps`, are controls."
     )
-    return Section("What is geometry, and what is not", [Tiles(tiles), explained, *sentences])
-
-
-def _tile(label: str, found: Difference, detail: str) -> Tile:
-    ends = between(found.interval.low, found.interval.high, 3, signed=True) if found.interval.bounded else "no interval"
-    badge = "; indicative" if found.indicative else ""
-    return Tile(label, number(found.mean, 3, signed=True), f"{ends}; {detail}{badge}")
+    words = Collapsible("The same in words", [Paragraph(found[item.label].sentence()) for item in shown])
+    return Section("What is geometry, and what is not", [plot, Tiles(tiles), explained, words])
 
 
 def _table(group: Group) -> Section:
@@ -270,19 +286,20 @@ def _coverage(group: Group) -> Note:
 
 def _curves(group: Group) -> Section:
     steps = np.arange(len(group.evaluations[0]["curves"]["plain"]))
-    series = [
-        Series.mean(name, steps, [evaluation["curves"][key] for evaluation in group.evaluations])
-        for key, name in names(group).items()
-    ]
-    figure = curves(
+    seeds = [run.seed for run in group.runs]
+    series = []
+    for key, name in names(group).items():
+        method, dashing = METHODS[key]
+        samples = [evaluation["curves"][key] for evaluation in group.evaluations]
+        series.append(Series.mean(name, steps, samples, method=method, dashing=dashing, seeds=seeds))
+    chart = Chart(
         series,
         x_label="step",
         y_label="mean loss on held-out surfaces",
-        size=(7.2, 4.4),
         alt="Loss against step for every method.",
         caption="Mean loss over all held-out surfaces and starts; bands are 95 % intervals over meta-seeds.",
     )
-    return Section("Loss against step", [figure])
+    return Section("Loss against step", [chart])
 
 
 def _smoothness(group: Group) -> Section:
@@ -346,9 +363,20 @@ def _pictures(group: Group) -> list[Section]:
 
 
 def _against_each_other(groups: Sequence[Group]) -> list[Section]:
-    found = [between_groups(groups[0], other) for other in groups[1:]]
-    sentences: list[Block] = [Paragraph(item.sentence()) for item in found if item is not None]
-    return [Section("WarpGrad against WarpGrad, from θ0 = x0", sentences)] if sentences else []
+    found = [(other.label, between_groups(groups[0], other)) for other in groups[1:]]
+    rows = [ForestRow(label, difference) for label, difference in found if difference is not None]
+    if not rows:
+        return []
+    plot = Forest(
+        rows,
+        f"How much lower the loss ends than that of **{groups[0].label}**",
+        "loss",
+        f"{groups[0].label} is lower",
+        "the other is lower",
+        3,
+    )
+    sentences = [Paragraph(row.estimate.sentence()) for row in rows]
+    return [Section("WarpGrad against WarpGrad, from θ0 = x0", [plot, Collapsible("The same in words", sentences)])]
 
 
 def _search(groups: Sequence[Group]) -> Section:
@@ -369,9 +397,17 @@ def _search(groups: Sequence[Group]) -> Section:
         Column("loss of WarpGrad from θ0 = x0" if warped else "loss from x0", best="lowest"),
     ]
     words = "How much lower the loss is, and the loss" if warped else "The loss"
+    ranked = sorted(groups, key=lambda group: final_loss(group, column).mean)
+    plot = Forest(
+        [ForestRow(group.label, final_loss(group, column)) for group in ranked],
+        "The loss of every setting, the lowest first",
+        "loss",
+        digits=3,
+    )
     return Section(
         "The search",
         [
+            plot,
             Paragraph(f"{words}, on validation surfaces; the chosen setting is the preset's."),
             Table(columns, rows, "Over the same surfaces and starts."),
         ],

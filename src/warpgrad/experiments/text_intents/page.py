@@ -11,7 +11,7 @@ from warpgrad.experiments import comparison
 from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison import data_of, distinct
 from warpgrad.experiments.comparison_page import Measure, comparison_page
-from warpgrad.report import Block, Column, Page, Paragraph, Section, Series, curves
+from warpgrad.report import Block, Chart, Column, Page, Paragraph, Section, Series
 from warpgrad.report.tables import Cell
 
 
@@ -64,12 +64,11 @@ def _against_seconds(groups: Sequence[Group], shots: Sequence[int]) -> Section:
         ]
         if series:
             figures.append(
-                curves(
+                Chart(
                     series,
                     x_label="processor seconds of adaptation",
                     y_label="accuracy on new domains, %",
                     title=f"{number} shot",
-                    size=(7.2, 4.4),
                     alt=f"Accuracy against processor seconds of adaptation for every row, {number} shot.",
                     caption="Mean over new domains and meta-seeds.",
                 )

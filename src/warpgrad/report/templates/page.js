@@ -37,6 +37,55 @@
   addEventListener("resize", follow, { passive: true });
   follow();
 
+  // Columns are sorted by a click on their head: numbers by their size, the greatest first, and words by the alphabet.
+  const valueOf = (row, place) => {
+    const cell = row.cells[place];
+    const text = (cell.dataset.value ?? cell.textContent).trim().replace("−", "-").replace(/[,%]/g, "");
+    return text === "" || text === "–" ? null : Number.isNaN(Number.parseFloat(text)) ? text : Number.parseFloat(text);
+  };
+  for (const table of document.querySelectorAll(".sortable table")) {
+    const body = table.tBodies[0];
+    if (body.rows.length < 2) continue;
+    for (const head of table.tHead.rows[0].cells) {
+      const sorter = document.createElement("button");
+      sorter.type = "button";
+      sorter.append(...head.childNodes);
+      head.append(sorter);
+      sorter.addEventListener("click", () => {
+        const place = head.cellIndex;
+        const values = new Map([...body.rows].map((row) => [row, valueOf(row, place)]));
+        const words = [...values.values()].some((value) => typeof value === "string");
+        const first = words ? "ascending" : "descending";
+        const order = head.getAttribute("aria-sort") === first ? (words ? "descending" : "ascending") : first;
+        const sign = order === "ascending" ? 1 : -1;
+        for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+        head.setAttribute("aria-sort", order);
+        const compare = (one, other) => {
+          const [a, b] = [values.get(one), values.get(other)];
+          if (a === null || b === null) return (a === null) - (b === null);
+          return sign * (words ? String(a).localeCompare(String(b)) : a - b);
+        };
+        body.append(...[...body.rows].sort(compare));
+      });
+    }
+  }
+
+  // What the reader leaves out is hidden in every table, forest plot and chart.
+  for (const choice of document.querySelectorAll(".choice")) {
+    choice.hidden = false;
+    choice.open = innerWidth > 960;
+    const kind = choice.dataset.choice;
+    choice.addEventListener("change", () => {
+      const hidden = [...choice.querySelectorAll("input:not(:checked)")].map((box) => box.value);
+      if (kind === "method") {
+        for (const row of document.querySelectorAll("tr[data-method]")) {
+          row.hidden = hidden.includes(row.dataset.method);
+        }
+      }
+      dispatchEvent(new CustomEvent("choice", { detail: { kind, hidden } }));
+    });
+  }
+
   // Paper cannot be clicked: what is folded is open in print, and folded again afterwards.
   let opened = [];
   addEventListener("beforeprint", () => {

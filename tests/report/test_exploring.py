@@ -1,0 +1,192 @@
+"""The page in a browser: no word on the console, no request; hovering, choosing, switching and sorting act."""
+
+import numpy as np
+import pytest
+
+from tests.support.report_pages import HOSTILE, full_page, png
+from warpgrad.report import Chart, Column, Forest, ForestRow, Page, Paragraph, Section, Series, Table, Value
+from warpgrad.report.looks import DARK_PALETTE, PALETTE
+from warpgrad.statistics.estimates import paired_difference
+
+__all__ = ["png"]
+
+SIZES = [(1280, False), (1280, True), (400, False), (400, True)]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """A comparison: a forest plot, a table that is too wide for a telephone, and a chart."""
+    random, x = np.random.default_rng(0), np.arange(40.0)
+    scores = random.normal(60, 5, size=(5, 8))
+    others = {"Leap": scores - 6 + random.normal(size=(5, 8)), "MAML": scores + random.normal(size=(5, 8))}
+    forest = Forest(
+        [ForestRow(name, paired_difference(scores, own, names=("Warp-Leap", name))) for name, own in others.items()],
+        "How far Warp-Leap is ahead", "points", "the other", "Warp-Leap",
+    )  # fmt: skip
+    names = ("Warp-Leap", "Leap", "MAML")
+    series = [
+        Series.quartiles(name, x, [np.exp(-x / (10 + 5 * i)) + 0.01 * j for j in range(3)], seeds=range(3))
+        for i, name in enumerate(names)
+    ]
+    columns = ["Method", *(Column(f"accuracy at the batch size {i}", "%", best="highest") for i in range(7))]
+    rows = [[name, *(Value(10.0 * i + j, i - 1.0, i + 1.0) for j in range(7))] for i, name in enumerate(names)]
+    section = Section("Result").add(forest, Table(columns, rows, "All rows"), Chart(series, "step", "loss"))
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    return Page("A comparison").add(section, Section("Words").add(Paragraph("Last."))).write(path)
+
+
+@pytest.mark.parametrize(("width", "dark"), SIZES)
+def test_a_page_of_every_block_says_nothing_and_asks_nobody(browser, tmp_path, png, width, dark):
+    path = Page("Every block").add(*full_page(png, HOSTILE).sections).write(tmp_path / "page.html")
+    with browser.page(path, width=width, dark=dark) as visit:
+        visit.box("figure.chart")
+        visit.wait("document.querySelector('.chart .card').dataset.drawn === 'true'")
+        assert visit.value("document.documentElement.dataset.ready") == "true"
+        assert visit.value("document.querySelectorAll('nav a[aria-current]').length") == 1
+        assert visit.value("[...document.querySelectorAll('button')].every((button) => !button.hidden)")
+        assert visit.value("document.documentElement.scrollWidth") <= width
+        assert visit.console() == []
+        assert visit.requests() == []
+
+
+def test_an_error_and_a_request_would_be_noticed(browser, tmp_path):
+    broken = Page("Broken").html().replace("</main>", '<img src="https://example.org/a.png"></main>')
+    path = tmp_path / "broken.html"
+    path.write_text(broken.replace("document.documentElement", "document.nowhere"))
+    with browser.page(path) as visit:
+        assert visit.value("document.documentElement.dataset.ready") is None
+        visit.wait("true")
+        assert any("example.org" in line for line in visit.console())
+
+
+@pytest.mark.parametrize(("width", "dark"), SIZES)
+def test_hovering_tells_the_values_of_all_curves_at_that_place(browser, page, width, dark):
+    with browser.page(page, width=width, dark=dark) as visit:
+        x, y, *_ = visit.box(".chart .plot")
+        visit.wait("document.querySelector('.chart .card').dataset.drawn === 'true'")
+        assert visit.value("document.querySelector('.tip').hidden")
+        visit.move(x, y)
+        visit.wait("!document.querySelector('.tip').hidden")
+        told = visit.value("document.querySelector('.tip').innerText")
+        assert told.startswith("step ")
+        assert all(name in told for name in ("Warp-Leap", "Leap", "MAML"))
+        visit.move(2, 2)
+        visit.wait("document.querySelector('.tip').hidden")
+
+
+def test_a_curve_is_hidden_and_shown_by_its_name_and_with_its_method(browser, page):
+    with browser.page(page) as visit:
+        x, y, *_ = visit.box(".chart .plot")
+        visit.wait("document.querySelector('.chart .card').dataset.drawn === 'true'")
+
+        def told():
+            visit.move(x + 3, y)
+            visit.move(x, y)
+            visit.wait("!document.querySelector('.tip').hidden")
+            return visit.value("document.querySelector('.tip').innerText")
+
+        visit.click(".key:nth-child(3)")
+        x, y, *_ = visit.box(".chart .plot")
+        assert "MAML" not in told()
+        visit.click(".key:nth-child(3)")
+        x, y, *_ = visit.box(".chart .plot")
+        assert "MAML" in told()
+        visit.click(".choice input[value='Leap']")
+        assert visit.value("[...document.querySelectorAll('tr[data-method=Leap]')].map((row) => row.hidden)") == [
+            True,
+            True,
+        ]
+        x, y, *_ = visit.box(".chart .plot")
+        assert [line.split()[0] for line in told().splitlines()[1:]] == ["MAML", "Warp-Leap"]
+
+
+def test_the_axis_is_switched_zoomed_reset_and_smoothed(browser, page):
+    with browser.page(page) as visit:
+        visit.box(".chart .plot")
+        visit.wait("document.querySelector('.chart .card').dataset.drawn === 'true'")
+        assert visit.value("document.querySelector('.buttons button').textContent") == "Log"
+        before = shot(visit)
+        visit.click(".buttons button")
+        visit.wait("document.querySelector('.buttons button').getAttribute('aria-pressed') === 'true'")
+        settle(visit)
+        logarithmic = shot(visit)
+        assert logarithmic != before
+        x, y, width, tall = visit.box(".chart .plot")
+        visit.move(x - width / 4, y - tall / 4)
+        visit.press(x - width / 4, y - tall / 4)
+        visit.move(x, y)
+        visit.release(x, y)
+        visit.move(2, 2)
+        settle(visit)
+        assert shot(visit) != logarithmic
+        visit.click(".buttons button:last-child")
+        visit.move(2, 2)
+        settle(visit)
+        assert shot(visit) == logarithmic
+        visit.value(
+            "(() => { const slider = document.querySelector('.smooth input'); slider.value = 0.9; "
+            "slider.dispatchEvent(new Event('input')); })()"
+        )
+        settle(visit)
+        assert shot(visit) != logarithmic
+
+
+def test_dark_pages_have_dark_charts(browser, page):
+    seen = {}
+    for dark, palette in ((False, PALETTE), (True, DARK_PALETTE)):
+        with browser.page(page, dark=dark) as visit:
+            visit.box(".chart .plot")
+            visit.wait("document.querySelector('.chart .card').dataset.drawn === 'true'")
+            seen[dark] = visit.value("getComputedStyle(document.querySelector('.chart .card')).backgroundColor")
+            stroke = visit.value("getComputedStyle(document.querySelector('.key line')).stroke")
+            assert stroke == "rgb({}, {}, {})".format(*(int(palette[0][i : i + 2], 16) for i in (1, 3, 5)))
+    assert seen == {False: "rgb(255, 255, 255)", True: "rgb(28, 32, 38)"}
+
+
+def test_a_click_on_its_head_sorts_a_column(browser, page):
+    first = "[...document.querySelectorAll('.sortable tbody th')].map((cell) => cell.textContent)"
+    with browser.page(page) as visit:
+        assert visit.value(first) == ["Warp-Leap", "Leap", "MAML"]
+        visit.click(".sortable thead th:nth-child(2) button")
+        assert visit.value(first) == ["MAML", "Leap", "Warp-Leap"]
+        visit.click(".sortable thead th:nth-child(2) button")
+        assert visit.value(first) == ["Warp-Leap", "Leap", "MAML"]
+
+
+def test_on_a_telephone_every_number_is_within_the_screen(browser, page):
+    with browser.page(page, width=400) as visit:
+        ends = visit.value(
+            "[...document.querySelectorAll('.mean, .interval, .forest .number')].filter((e) => e.tagName !== 'line' "
+            "&& e.tagName !== 'circle').map((e) => { const b = e.getBoundingClientRect(); return [b.left, b.right]; })"
+        )
+        assert len(ends) > 40
+        assert all(0 <= left < right <= 400 for left, right in ends)
+        # Nothing lies over a number: what is found at its middle is the number.
+        covered = visit.value(
+            "[...document.querySelectorAll('td .mean')].filter((e) => { e.scrollIntoView({block: 'center', behavior: "
+            "'instant'}); const b = e.getBoundingClientRect(); "
+            "const at = document.elementFromPoint(b.left + b.width / 2, b.top + b.height / 2); "
+            "return !e.contains(at) && !at.contains(e); }).length"
+        )
+        assert covered == 0
+
+
+def shot(visit):
+    """The pixels of the first chart's canvases."""
+    return visit.value(
+        "(() => { const found = []; const walk = (root) => { for (const e of root.querySelectorAll('*')) { "
+        "if (e.tagName === 'CANVAS') found.push(e.toDataURL()); if (e.shadowRoot) walk(e.shadowRoot); } }; "
+        "walk(document.querySelector('.chart .plot')); return found.join(' '); })()"
+    )
+
+
+def settle(visit):
+    """Until two looks in a row see the same."""
+    before = None
+    for _ in range(100):
+        now = shot(visit)
+        if now and now == before:
+            return
+        before = now
+        visit.value("new Promise((done) => setTimeout(() => requestAnimationFrame(() => done(1)), 150))")
+    raise AssertionError("the chart never came to rest")
