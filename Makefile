@@ -47,10 +47,13 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
-# What the documents say is what the records, the files and the examples hold.
+# What the documents say is what the records, the files and the examples hold; the site into site/, notebooks executed.
+docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/tables.py --check
-	$(BIN)/python -m pytest tests/documents
+	$(BIN)/python docs/figures.py --check
+	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python -m pytest tests/documents --site site
 
 # Options after BENCH=, as in: make bench BENCH="--rows conv maml --repetitions 9"
 bench: $(VENV)/.installed-dev
@@ -58,15 +61,18 @@ bench: $(VENV)/.installed-dev
 
 check: lint types docs test slow
 
-# A wheel and a source archive in dist/. With TAG=vX.Y.Z, only where the version and the changelog say the same.
+# A wheel and a source archive in dist/, each used by itself. With TAG=vX.Y.Z, only where the version and the changelog say the same.
 dist: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest tests/documents/test_release.py $(if $(TAG),--tag $(TAG))
-	$(BIN)/python -m pip install --quiet build
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt build twine
+	rm -rf dist build
 	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python -m tests.support.built dist
 
 # Other people's trainers, models and loggers, in an environment of their own.
 integrations: $(VENV)-integrations/.installed
-	$(VENV)-integrations/bin/python -m pytest $(wildcard tests/integrations tests/users tests/documents/test_cookbook.py)
+	$(VENV)-integrations/bin/python -m pytest $(wildcard tests/integrations tests/users tests/documents/test_snippets.py)
 
 $(VENV)-integrations/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-integrations
@@ -86,4 +92,4 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) $(VENV)-integrations build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-integrations build dist site .cache .pytest_cache .mypy_cache .ruff_cache

@@ -21,7 +21,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks import estimates, growth, memory, peers, ranks, replay, steps
+from benchmarks import compiled, elsewhere, estimates, growth, memory, peers, ranks, replay, steps
+from benchmarks.elsewhere import Elsewhere
 from benchmarks.tables import conditions, tables, write_page
 from benchmarks.workloads import WORKLOADS
 from warpgrad.cli.outer import keep_freed_memory
@@ -31,8 +32,8 @@ from warpgrad.training import distributed
 from warpgrad.training.resources import hardware, versions
 from warpgrad.version import commit
 
-ROWS = (*WORKLOADS, "maml", "ranks", "growth", "estimate", "memory", "replay")
-FORMAT = 2
+ROWS = (*WORKLOADS, "compiled", "jax", "authors", "maml", "ranks", "growth", "estimate", "memory", "replay")
+FORMAT = 3
 
 
 def run(
@@ -40,9 +41,11 @@ def run(
     *,
     repetitions: int = 7,
     quick: bool = False,
+    others: Elsewhere | None = None,
     say: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Measure the named rows. `quick` shrinks networks until every row takes seconds: a trial, not a result."""
+    """Measure the named rows. `quick` shrinks networks until every row takes seconds: a trial, not a result. `others`
+    says where peers are that have processes of their own."""
     unknown = [name for name in rows if name not in ROWS]
     if unknown:
         raise WarpgradError(f"the benchmark has no row '{unknown[0]}'; choose from {', '.join(ROWS)}.")
@@ -69,13 +72,13 @@ def run(
         for name in rows:
             if say is not None:
                 say(name)
-            _measure(name, record, repetitions, quick)
+            _measure(name, record, repetitions, quick, others or Elsewhere())
     finally:
         torch.set_num_threads(threads)
     return record
 
 
-def _measure(name: str, record: dict[str, Any], repetitions: int, quick: bool) -> None:
+def _measure(name: str, record: dict[str, Any], repetitions: int, quick: bool, others: Elsewhere) -> None:
     if name == "memory":
         peaks = memory.measure(quick)
         record["memory"] = {"peaks": [peak.record() for peak in peaks], "online_grows": memory.grows(peaks)}
@@ -87,10 +90,17 @@ def _measure(name: str, record: dict[str, Any], repetitions: int, quick: bool) -
         record["growth"] = [one.record() for one in growth.measure(repetitions, quick)]
     elif name == "estimate":
         record["estimate"] = [one.record() for one in estimates.measure(quick)]
-    elif name == "maml":
-        figures, absent = peers.measure(repetitions, quick)
+    elif name in ("maml", "jax", "authors", "compiled"):
+        if name == "maml":
+            figures, absent = peers.measure(repetitions, quick)
+        elif name == "compiled":
+            figures, gaps, absent = compiled.measure(repetitions, quick)
+            record["differences"].update(gaps)
+        else:
+            by = {"jax": elsewhere.measure_jax, "authors": elsewhere.measure_authors}
+            figures, absent = by[name](others, repetitions, quick)
         record["figures"] += [one.record() for one in figures]
-        record["absent"].update(absent)
+        record["absent"].update({peer: {"row": name, "reason": reason} for peer, reason in absent.items()})
     else:
         figures, difference = steps.measure(WORKLOADS[name], repetitions, quick)
         record["figures"] += [one.record() for one in figures]
@@ -105,6 +115,9 @@ def main(words: Sequence[str] | None = None) -> None:
         "--repetitions", type=int, default=7, help="How often everything is timed; ways take turns in each repetition."
     )
     parser.add_argument("--quick", action="store_true", help="Small networks: a trial of the benchmark, not a result.")
+    parser.add_argument("--jax-python", type=Path, help="An interpreter that has JAX, for the row jax.")
+    parser.add_argument("--jax-program", type=Path, help="Algorithm 1 in JAX, for the row jax.")
+    parser.add_argument("--authors", type=Path, help="The folder of the authors' package, for the row authors.")
     parser.add_argument("--out", type=Path, help="Also write all figures into this JSON file.")
     parser.add_argument(
         "--page", type=Path, help="Also put the tables between the marks of this page, and the figure beside it."
@@ -117,6 +130,7 @@ def main(words: Sequence[str] | None = None) -> None:
         given.rows,
         repetitions=given.repetitions,
         quick=given.quick,
+        others=Elsewhere(given.jax_python, given.jax_program, given.authors),
         say=lambda row: print(f"measuring {row}", file=sys.stderr, flush=True),
     )
     # Into a file or a pipe, lines are as long as they are.

@@ -1,4 +1,5 @@
-"""Rows conv, mlp, rnn and surfaces: inner step, meta-gradients and whole meta-step against the bare loops."""
+"""Rows of networks (conv, mlp, rnn, surfaces, transformer): inner step, meta-gradients and whole meta-step against the
+bare loops."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from types import MappingProxyType
 
 from benchmarks.bare import Bare, Weights
 from benchmarks.library import along, bare_meta_step, check, whole
-from benchmarks.timing import MILLI, Figure, Spread, Timings, Way, figure, interleaved
+from benchmarks.timing import Figure, Way, figure, interleaved
 from benchmarks.workloads import Workload
 from warpgrad.objectives import Approximate, Exact
 
@@ -20,10 +21,6 @@ MOST_INNER: Mapping[str, float] = MappingProxyType({"exact": 4.2, "approximate":
 FINER: Mapping[str, int] = MappingProxyType({"conv": 6})
 """How many times more repetitions, where a target is near 1 and the noise of one repetition as large as its margin.
 They are short, so that what is compared lies close together in time."""
-AUTHORS_MILLISECONDS = 40.0 + 82.0
-"""First-order Warp-Leap of the authors' package, adaptation and meta-gradient per (task, step): 64 filters, batch 20,
-28×28, one thread; on record, not measured here."""
-AUTHORS_MOST = 1 / 1.5
 
 QUANTITIES = ("inner", "approximate", "exact", "meta-step")
 WORDS: Mapping[str, str] = MappingProxyType(
@@ -57,8 +54,6 @@ def measure(make_work: Callable[[bool], Workload], repetitions: int, quick: bool
     for name, most in MOST_INNER.items():
         words = (WORDS[name], "inner step")
         figures.append(make(name, "inner", words=words, most=most if work.name == "conv" else None))
-    if "first-order" in ways:
-        figures.append(_against_authors(timings, work, full_size=not quick))
     return figures, gap
 
 
@@ -75,25 +70,8 @@ def ways_of(work: Workload) -> dict[str, Way]:
     ways["meta-step"] = whole(work).meta_step
     for loop in used:
         ways[f"meta-step, {loop}"] = _meta_step(loops[loop], Weights.of(work))
-    if work.meta_step == "leap":
-        ways["first-order"] = whole(work, Approximate()).meta_step
     return ways
 
 
 def _meta_step(bare: Bare, weights: Weights) -> Callable[[], None]:
     return lambda: bare_meta_step(bare, weights)
-
-
-def _against_authors(timings: Timings, work: Workload, *, full_size: bool) -> Figure:
-    """A figure on record is held against ours at the size it was taken at; at another there is no target."""
-    ours = timings.time("first-order").scaled(MILLI / work.points)
-    recorded = Spread(AUTHORS_MILLISECONDS, AUTHORS_MILLISECONDS, AUTHORS_MILLISECONDS)
-    return Figure(
-        work.name,
-        "first-order Warp-Leap",
-        "authors' package, on record",
-        ours.scaled(1 / AUTHORS_MILLISECONDS),
-        ours,
-        recorded,
-        AUTHORS_MOST if full_size else None,
-    )

@@ -105,7 +105,7 @@ def _ratios(record: Mapping[str, Any]) -> Columns:
                 VERDICTS[one["met"]],
             )
         )
-    rows += [("maml", "MAML", "", name, "", "absent", "", reason) for name, reason in record["absent"].items()]
+    rows += [(one["row"], "", "", name, "", "absent", "", one["reason"]) for name, one in record["absent"].items()]
     return Columns("Cost per (task, step), in units of what stands beside it: less is better", header, tuple(rows))
 
 

@@ -1,4 +1,4 @@
-"""What is timed: four networks at the sizes of the paper's experiments, on batches that lie in memory.
+"""What is timed: five networks at the sizes of the experiments, on batches that lie in memory.
 
 Each network is there twice: as the library's learner, and written out over named tensors, as a person without the
 library would write it. Both read the same weights by the same names.
@@ -13,19 +13,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from warpgrad.adaptation.traced import PATIENCE
+from warpgrad.data.tasks.intents import SentenceBatch
 from warpgrad.experiments.continual.config import ContinualConfig
 from warpgrad.experiments.continual.methods import network as sine_network
 from warpgrad.experiments.synthetic.surfaces import Position, ResidualOmega, SurfaceFamily, surface
+from warpgrad.experiments.text_intents.config import TextConfig
+from warpgrad.experiments.text_intents.methods import text_learner
 from warpgrad.keys import fold, generator
 from warpgrad.layers import warp_convnet
+from warpgrad.layers.sentences import Encoder
+from warpgrad.lazy import naming_extras
 from warpgrad.maze import AgentOptions, Maze, build_learner
 from warpgrad.model.learner import Forward, Learner
 from warpgrad.tasks.base import Task
@@ -206,7 +213,58 @@ def rnn(quick: bool = False) -> Workload:
     return Workload("rnn", words, plain, tasks, 1, 0.001, loss, "stream", make_once=partial(make, True))
 
 
-WORKLOADS: Mapping[str, Callable[[bool], Workload]] = {"conv": conv, "mlp": mlp, "rnn": rnn, "surfaces": surfaces}
+class FixedSentences(FixedBatches):
+    """As `FixedBatches`, with batches of the hidden states of sentences; such tasks are taken one by one."""
+
+    def __init__(self, adapt: Sequence[SentenceBatch], meta: Sequence[SentenceBatch]) -> None:
+        super().__init__(F.cross_entropy, adapt, meta)
+        self.stack_key = None
+
+    def loss(self, forward: Forward, batch: SentenceBatch) -> Tensor:  # type: ignore[override]
+        return F.cross_entropy(forward(batch.states, batch.mask, batch.support, batch.classes), batch.labels)
+
+
+def transformer(quick: bool = False) -> Workload:
+    """The classifier of the text experiment on an encoder of MiniLM's size; what its weights are takes no time."""
+    width, classes, shots, tokens = (24, 3, 2, 4) if quick else (384, 5, 5, 12)
+    config = TextConfig()
+
+    def make() -> Learner:
+        with naming_extras():
+            from transformers import BertConfig, BertModel
+        shape = BertConfig(hidden_size=width, num_hidden_layers=6, num_attention_heads=12, intermediate_size=4 * width)
+        with _seeded():
+            encoder: nn.Module = BertModel(shape)
+            return text_learner(config, Encoder(encoder.eval(), None, Path(), ""), classes)
+
+    module = make().module
+
+    def loss(theta: Named, phi: Named, batch: SentenceBatch, statistics: Named) -> Tensor:
+        del statistics
+        with sdpa_kernel(SDPBackend.MATH):  # the fused one has no second derivative
+            logits = functional_call(module, {**theta, **phi}, (*batch[:3], classes), tie_weights=False)
+        return F.cross_entropy(logits, batch.labels)
+
+    def sentences(asked: int, role: str) -> list[SentenceBatch]:
+        draw = generator("bench", "sentences", role)
+        support = torch.arange(classes).repeat_interleave(shots)
+        labels = torch.arange(classes).repeat_interleave(asked) if asked else support
+        count = len(support) + (len(labels) if asked else 0)
+        states = [torch.randn(count, tokens, width, generator=draw) for _ in range(2)]
+        return [SentenceBatch(one, torch.ones(count, tokens), support, labels, classes) for one in states]
+
+    tasks = [FixedSentences(sentences(0, "adapt"), sentences(2 if quick else config.meta_query, "meta"))]
+    words = f"{config.layers} warped layers of width {width}, {classes} labels of {shots} sentences of {tokens} tokens"
+    return Workload("transformer", words, make, tasks, 1, 0.001, loss, "online")
+
+
+WORKLOADS: Mapping[str, Callable[[bool], Workload]] = {
+    "conv": conv,
+    "mlp": mlp,
+    "rnn": rnn,
+    "surfaces": surfaces,
+    "transformer": transformer,
+}
 
 
 def _learner(module: Callable[[], nn.Module], warp: bool, *, names: str | None = None, **options: Any) -> Learner:

@@ -41,7 +41,7 @@ from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, p
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
-DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 TABLE = re.compile(r"(<!-- table (\{.*?\}) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 NUMBER = re.compile(r"(<!--= (.*?) -->)(.*?)(<!--/-->)")

@@ -12,6 +12,7 @@ torch.set_num_threads(1)
 
 def pytest_addoption(parser):
     parser.addoption("--tag", help="the tag of a release, which must be the version's")
+    parser.addoption("--site", help="the folder of the built documentation, for the tests of it (make docs)")
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import secrets
+import signal
 import stat
 import sys
 from collections.abc import Iterator, Mapping
@@ -319,3 +320,9 @@ def is_locked(path: Path) -> bool:
         return True
     lock.release()
     return False
+
+
+HANG_UP: int | None = getattr(signal, "SIGHUP", None)
+"""The signal of a closed terminal, which Windows does not have."""
+SIGNALS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, *(() if HANG_UP is None else (HANG_UP,)))
+"""What asks a program to stop."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -115,6 +116,17 @@ def _missing_derivative(message: str, what: str) -> WarpgradError | None:
     )
 
 
+def discrepancy(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """The largest ‖found − expected‖ / ‖expected‖ of two ways to the same tensors.
+
+    What is 0 but for rounding, such as the gradient of a bias before batch-norm, is measured by the others.
+    """
+    sizes = [float(value.double().norm()) for value in expected]
+    least = 1e-3 * math.hypot(*sizes)
+    gaps = [float((ours.double() - theirs.double()).norm()) for ours, theirs in zip(found, expected, strict=True)]
+    return max((gap / max(size, least) if gap else 0.0 for gap, size in zip(gaps, sizes, strict=True)), default=0.0)
+
+
 class Accumulator:
     """A running sum of named gradients with the number of samples in it, in constant memory."""
 
@@ -123,11 +135,16 @@ class Accumulator:
         self.count = 0
 
     def add(self, gradient: Mapping[str, Tensor], count: int = 1) -> None:
-        for name, value in gradient.items():
-            kept = self.total.get(name)
-            # The first value is copied: later ones are added in place and must not write into a caller's tensor. The
-            # copy has no gaps either, whatever the gradient was a part of, so norms over it are summed in one order.
-            self.total[name] = value.detach().clone() if kept is None else kept.add_(value.detach())
+        values, kept = detached(gradient), self.total
+        more = [name for name in values if name in kept]
+        if more:
+            torch._foreach_add_([kept[name] for name in more], [values[name] for name in more])
+        for name in values:
+            if name not in kept:
+                # The first value is copied: later ones are added in place and must not write into a caller's tensor.
+                # The copy has no gaps either, whatever the gradient was a part of, so norms over it are summed in one
+                # order.
+                kept[name] = values[name].clone()
         self.count += count
 
     def scaled(self, factor: float) -> Tensors:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import growth, memory, omniglot_step, peers, ranks, replay, worker_pool
+from benchmarks import elsewhere, growth, memory, omniglot_step, peers, ranks, replay, worker_pool
 from benchmarks.__main__ import main, run
+from benchmarks.compiled import piece_by
+from benchmarks.elsewhere import Elsewhere
 from benchmarks.estimates import CONFIGURATIONS, Cost, Prediction, configuration
 from benchmarks.fresh_process import in_fresh_process, peak_memory
 from benchmarks.library import NOISE, check, difference
@@ -20,6 +24,7 @@ from benchmarks.timing import Spread, Timings, figure, interleaved
 from benchmarks.worker_pool import Job, prepared, worker_pools
 from benchmarks.workloads import WORKLOADS, mlp, surfaces
 from tests.support import ROOT, memory_probe
+from warpgrad.adaptation.compiled import compiler
 from warpgrad.algorithms.ranks import Ranks
 from warpgrad.errors import WarpgradError
 
@@ -95,6 +100,69 @@ def test_absent_peers_are_named_with_the_reason(monkeypatch):
     assert absent == {"no_such_library": "No module named 'no_such_library'"}
 
 
+JAX = """print("mlp  exact meta-step, ms per (task, step): 0.5")
+print("surfaces exact meta-step, ms per (task, step): 1e-03")"""
+
+
+def test_peers_elsewhere_are_measured_where_they_are_named_and_absent_otherwise(tmp_path, monkeypatch):
+    assert elsewhere.measure_jax(Elsewhere(), 1, True) == ([], {"jax": "name it with --jax-python and --jax-program"})
+    assert elsewhere.measure_authors(Elsewhere(), 1, True)[1] == {"authors' package": "name its folder with --authors"}
+    program = tmp_path / "online.py"
+    program.write_text(JAX)
+    assert elsewhere.jax_milliseconds(Path(sys.executable), program) == {"mlp": 0.5, "surfaces": 0.001}
+    # Where a peer is has nothing to do with how ours is run.
+    monkeypatch.setattr(elsewhere, "compiled_piece", lambda work: piece_by(work, "batched"))
+    figures, absent = elsewhere.measure_jax(Elsewhere(Path(sys.executable), program), 1, True)
+    assert absent == {}
+    assert [(one.row, one.theirs.median) for one in figures] == [("mlp", 0.5), ("surfaces", pytest.approx(0.001))]
+    program.write_text("raise SystemExit('no jax here')")
+    assert elsewhere.measure_jax(Elsewhere(Path(sys.executable), program), 1, True)[1] == {"jax": "no jax here"}
+    no_python = elsewhere.measure_jax(Elsewhere(tmp_path / "python", program), 1, True)[1]
+    assert no_python == {"jax": f"{tmp_path / 'python'} cannot be started: No such file or directory"}
+    no_package = elsewhere.measure_authors(Elsewhere(authors=tmp_path), 1, True)[1]
+    assert no_package == {"authors' package": f"{tmp_path} holds no package warpgrad"}
+
+
+STAND_IN = """
+class ReplayBuffer: ...
+class DualUpdater:
+    def __init__(self, criterion, approx): assert approx
+class OptimizerParameters:
+    def __init__(self, trainable, default_lr, default_momentum): self.lr = default_lr
+class Warp:
+    def __init__(self, model, adapt_modules, warp_modules, updater, buffer, optimizer_parameters):
+        self.model, self.adapt, self.warps = model, adapt_modules, warp_modules
+    def __call__(self, x): return self.model(x)
+    def init_parameters(self): return [p.detach().clone() for m in self.adapt for p in m.parameters()]
+    def warp_parameters(self): return [p for m in self.warps for p in m.parameters()]
+    def optimizer_parameter_groups(self): return [{"params": p} for m in self.adapt for p in m.parameters()]
+    def register_task(self, data): self.data = data
+    def collect(self): ...
+    def init_adaptation(self): self.model.init_adaptation()
+    def backward(self, update, lr): update()
+"""
+
+
+def test_the_authors_package_is_the_one_of_the_folder(tmp_path):
+    """A stand-in with their calls is found in either place, before the package of this library."""
+    for place in (tmp_path / "flat", tmp_path / "repository" / "src" / "warpgrad"):
+        (place / "warpgrad").mkdir(parents=True)
+        (place / "warpgrad" / "__init__.py").write_text(STAND_IN)
+    for folder in (tmp_path / "flat", tmp_path / "repository"):
+        (one,), absent = elsewhere.measure_authors(Elsewhere(authors=folder), 1, True)
+        assert absent == {}
+        assert one.against == "authors' package"
+        assert one.theirs.median > 0
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+@pytest.mark.slow
+def test_compiled_meta_steps_are_held_against_traced_ones():
+    record = run(("compiled",), repetitions=1, quick=True)
+    assert [(one["row"], one["against"]) for one in record["figures"]] == [("mlp", "traced"), ("surfaces", "traced")]
+    assert max(record["differences"].values()) <= NOISE
+
+
 def test_memory_that_grows_is_told_from_memory_that_does_not():
     def peaks(last):
         return [memory.Peak("online", 10, 1000, 100), memory.Peak("online", 640, last, 100)]
@@ -143,7 +211,6 @@ def test_a_record_is_whole_and_becomes_tables():
         assert targets["conv", what, "bare loop"] is None
         assert targets["conv", what, "bare loop, our second derivatives"] is not None
     assert targets["conv", "inner step", "bare loop"] is not None
-    assert targets["conv", "first-order Warp-Leap", "authors' package, on record"] is None
     assert [target for (row, _, _), target in targets.items() if row == "rnn"] == [None] * 6
     (table,) = tables(record)
     assert len(table.rows) == len(record["figures"])
@@ -156,7 +223,7 @@ def test_tables_name_absent_peers_memory_and_replay():
     peaks = [{"method": "online", "steps": k, "bytes": 10**6 + k, "theta_bytes": 100} for k in (10, 640)]
     record = {
         **run((), repetitions=1, quick=True),
-        "absent": {"torchopt": "not installed"},
+        "absent": {"torchopt": {"row": "maml", "reason": "not installed"}},
         "memory": {"peaks": peaks, "online_grows": True},
         "replay": {"entry_bytes": 1600, "entries": 1, "write": places, "read": places},
     }
@@ -174,7 +241,7 @@ def test_throughputs_are_those_of_all_workers_of_a_pool():
     assert (one.ratio.low, one.ratio.median, one.ratio.high) == pytest.approx((0.75, 0.93, 0.99))
     assert one.ranks.median == pytest.approx(100.0)  # 1 s over 10 points, in ms
     assert one.met
-    assert not ranks.throughput("what", 10, [(1.0, 0.92)]).met
+    assert not ranks.throughput("what", 10, [(1.0, 0.84)]).met
 
 
 def test_a_job_moves_what_it_is_to_train():
@@ -222,7 +289,7 @@ def test_two_ranks_and_two_processes_take_turns(monkeypatch):
         for name, value in same.items():
             assert one[name] == pytest.approx(dict.fromkeys(("median", "low", "high"), value))
     (table,) = tables(record)
-    assert [row[-2:] for row in table.rows] == [("≥ 0.93", "missed")] * 2
+    assert [row[-2:] for row in table.rows] == [("≥ 0.85", "missed")] * 2
 
 
 def test_a_worker_that_cannot_start_says_why(monkeypatch):

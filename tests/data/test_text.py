@@ -111,7 +111,9 @@ def test_bad_files_are_refused_in_one_sentence(what: str, tmp_path: Path, capsys
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_more_that_is_refused(tmp_path: Path) -> None:
+def test_more_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where nothing has been prepared
+    monkeypatch.delenv("WARPGRAD_DATA", raising=False)
     with pytest.raises(wg.WarpgradError, match="cannot be read"):
         prepare_text(tmp_path / "nothing.csv", tmp_path / "out")
     (tmp_path / "a.jsonl").write_text('{"text": "a", "label": "b"}\n[1]\n')
@@ -121,7 +123,7 @@ def test_more_that_is_refused(tmp_path: Path) -> None:
     with pytest.raises(wg.WarpgradError, match="'x' is in the domains 'one' and 'two'"):
         prepare_text(tmp_path / "b.csv", tmp_path / "out")
     with pytest.raises(wg.WarpgradError, match=r"no prepared set of sentences.*prepare clinc150"):
-        open_text("clinc150" if not (Path("data") / "clinc150").exists() else str(tmp_path / "clinc150"))
+        open_text("clinc150")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "text.json").write_text('{"format": 1, "name": "x"}')
     with pytest.raises(wg.WarpgradError, match="is no prepared set of sentences"):

@@ -23,7 +23,7 @@ def test_the_twenty_lines_run_and_help(capsys):
 
 
 def test_every_file_that_the_documents_name_exists():
-    for document in [ROOT / "README.md", *ROOT.glob("docs/*.md"), ROOT / "examples" / "README.md"]:
+    for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "examples" / "README.md"]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name} names {target}"
 

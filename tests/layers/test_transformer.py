@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import warpgrad as wg
 from warpgrad.adaptation.base import Adaptation
 from warpgrad.adaptation.trajectory import Trajectory
+from warpgrad.data.tasks.intents import IntentTask, SentenceStates
 from warpgrad.layers.sentences import MINILM, SentenceClassifier, lower_states, open_encoder, put_back, upper_part
 from warpgrad.layers.transformer import (
     LowRank,
@@ -213,6 +216,35 @@ def test_the_upper_part_on_cached_states_is_the_whole_encoder() -> None:
         upper_part(gpt2(), 1)
 
 
+SIZES = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24}
+FAMILIES = {
+    "Bert": SIZES, "Roberta": SIZES, "MPNet": SIZES, "ModernBert": SIZES, "DebertaV2": SIZES,
+    "DistilBert": {"dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 24},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_sentence_is_the_same_alone_and_in_a_batch_that_is_learned_from(family: str) -> None:
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(vocab_size=30, pad_token_id=0, **FAMILIES[family])
+    encoder = getattr(transformers, f"{family}Model")(config).eval()
+    net = SentenceClassifier(upper_part(encoder, 2), width=16, capacity=3).double()
+    lengths = torch.tensor([[3], [9], [2], [4], [2], [1], [6]])
+    states, mask = torch.randn(7, 9, 16, dtype=torch.float64), (torch.arange(9) < lengths).long()
+    together = net.embed(states, mask)
+    for place, length in enumerate(lengths.flatten().tolist()):
+        alone = net.embed(states[place : place + 1, :length], mask[place : place + 1, :length])
+        torch.testing.assert_close(together[place : place + 1], alone, rtol=0, atol=1e-10)
+
+
+def test_padding_costs_next_to_nothing_in_a_batch_that_is_learned_from() -> None:
+    net = SentenceClassifier(upper_part(bert(), 2), width=16, capacity=3)
+    lengths = torch.tensor([[24], *([[6]] * 12)])
+    states, mask = torch.randn(13, 24, 16), (torch.arange(24) < lengths).long()
+    full = work(lambda: net.embed(states[:4], torch.ones(4, 24, dtype=torch.long)))
+    assert work(lambda: net.embed(states, mask)) < 1.1 * full  # 24 + 12 · 6 tokens are four rows of 24
+
+
 class Sentences(wg.Task):
     """A support set of given states, and a query set."""
 
@@ -301,7 +333,8 @@ def test_an_exact_meta_gradient_costs_at_most_four_and_a_half_inner_ones() -> No
     assert 1 < approximate / inner <= 2.3
 
 
-def test_memory_of_algorithm_1_does_not_grow_with_steps() -> None:
+@pytest.mark.parametrize("objective", [wg.Exact(), wg.Approximate()], ids=["exact", "approximate"])
+def test_memory_of_algorithm_1_does_not_grow_with_steps(objective: wg.Objective) -> None:
     """What autograd keeps at once, in bytes, is the same for 2 steps and for 6."""
     learner, adaptation = cost_problem()
     peaks = []
@@ -324,7 +357,7 @@ def test_memory_of_algorithm_1_does_not_grow_with_steps() -> None:
             with torch.autograd.graph.saved_tensors_hooks(
                 lambda tensor: keep(tensor.detach().clone()), lambda kept: kept
             ):
-                for segment in Trajectory(adaptation, steps, objective=wg.Approximate()):
+                for segment in Trajectory(adaptation, steps, objective=objective):
                     del segment
             peaks.append(peak)
     assert peaks[1] <= 1.05 * peaks[0]
@@ -339,3 +372,28 @@ def test_exact_meta_gradient_of_the_warped_minilm_equals_differences() -> None:
     ]  # fmt: skip
     states, mask = encoder.lower(texts, 2)
     assert exact_gradient_error(upper_part(encoder.model, 2), encoder.width, states, mask, directions=2) < 1e-5
+
+
+@pytest.mark.slow
+@encoder_package
+def test_twenty_steps_on_fifteen_labels_with_five_sentences_take_less_than_ten_seconds() -> None:
+    """Processor time on one core, the states of the lower layers being there."""
+    encoder = open_encoder(MINILM)
+    words = ["what", "is", "my", "balance", "how", "much", "money", "freeze", "account", "please", "order", "checks"]
+    draw = torch.Generator().manual_seed(5)
+    texts = [
+        " ".join(words[int(word)] for word in torch.randint(len(words), (int(length),), generator=draw))
+        for length in torch.randint(3, 25, (75,), generator=draw)
+    ]
+    states = SentenceStates.encoded(texts, partial(encoder.lower, layers=2))
+    members = [list(range(5 * label, 5 * label + 5)) for label in range(15)]
+    task = IntentTask("fifteen labels", states, members, members)
+    upper = warp_transformer(upper_part(encoder.model, 2), rank=8)
+    learner = wg.Learner(SentenceClassifier(upper, width=encoder.width), start={"head": "zero"})
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    began = time.process_time()
+    wg.adapt(learner, task, rule=wg.SGD(1.0), steps=20)
+    spent = time.process_time() - began
+    torch.set_num_threads(threads)
+    assert spent < 10

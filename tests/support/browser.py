@@ -80,8 +80,8 @@ class Browser:
         return result
 
     @contextlib.contextmanager
-    def page(self, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> Iterator[Visit]:
-        """A page in a tab of its own, of this size and theme, after its script ran."""
+    def page(self, path: Path | str, *, width: int = 1280, height: int = 900, dark: bool = False) -> Iterator[Visit]:
+        """The page in a file, or at an address, in a tab of its own, of this size and theme, after its script ran."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         visit = Visit(self, session)
@@ -92,7 +92,7 @@ class Browser:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         visit.call("Emulation.setEmulatedMedia", features=[scheme])
-        visit.call("Page.navigate", url=path.as_uri())
+        visit.call("Page.navigate", url=path if isinstance(path, str) else path.as_uri())
         visit.wait("document.readyState === 'complete'")
         yield visit
         self.call("Target.closeTarget", targetId=target)

@@ -10,6 +10,7 @@ not bit for bit those of what it replaces is not used, so it cannot matter when 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch.func import functionalize
-from torch.fx import Graph, Node
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from warpgrad.adaptation.base import (
@@ -31,6 +32,7 @@ from warpgrad.adaptation.base import (
     Transition,
     following,
 )
+from warpgrad.adaptation.graphs import simplify
 from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.model.learner import Learner
 from warpgrad.model.surroundings import changed, random_states
@@ -82,8 +84,7 @@ class TracedGraphs:
 
     def begin(self, learner: Learner, rule: Rule) -> None:
         """Forget all graphs if a setting has changed that they depend on; it is called once per meta-step."""
-        own = tuple(plain_settings(learner.module)), tuple(plain_settings(rule))
-        now = (learner, rule, *own, autocast_in_force())
+        now = (learner, rule, *graph_settings(learner, rule))
         if now != self._made_for:
             self._kinds.clear()
             self._made_for = now
@@ -96,7 +97,7 @@ class TracedGraphs:
         if kind is None:
             kind = self._kinds[which] = _Kind()
         kind.seen += len(batches)
-        if not kind.tried and kind.seen >= PATIENCE and self._versions.get(which, 0) < VERSIONS:
+        if not kind.tried and self._worth_tracing(kind.seen, self._versions.get(which, 0)):
             self._versions[which] = self._versions.get(which, 0) + 1
             kind.tried = True
             self._trace(kind, compute, inputs, batches, flat)
@@ -106,8 +107,12 @@ class TracedGraphs:
             found = kind.run(*flat)
         return _grouped(kind.outputs, iter(found))
 
+    def _worth_tracing(self, seen: int, versions: int) -> bool:
+        """Whether computations that have seen so many batches are due, with so many graphs of their kind before."""
+        return seen >= PATIENCE and versions < VERSIONS
+
     def _trace(self, kind: _Kind, compute: Compute, inputs: Groups, batches: Sequence[Any], flat: list[Tensor]) -> None:
-        """Trace `compute`, and keep the graph if its numbers are those of `compute` to the last bit."""
+        """Trace `compute`, and keep what runs its graph."""
         outputs: Names = {}
         flat = _distinct(flat)
 
@@ -127,35 +132,41 @@ class TracedGraphs:
                 graph = make_fx(functionalize(with_autograd), tracing_mode="fake")(*flat)
         # Whatever a model does that cannot be traced, it was just computed without: any error only means that.
         except Exception as error:
-            logger.info("steps are not traced: %s", str(error).splitlines()[0] if str(error) else type(error).__name__)
+            self._refuse(first_line(error))
             return
         source = changed(before)
         if source is not None:
-            logger.info("steps are not traced: they draw from %s, which a graph would freeze", source)
+            self._refuse(f"they draw from {source}, which a graph would freeze")
             return
         simplify(graph.graph)
         graph.recompile()
+        kind.run, kind.outputs = self._runnable(graph, flat, pure(*flat), len(batches)), outputs
+
+    def _refuse(self, reason: str) -> None:
+        """Steps are evaluated without a graph from here on."""
+        logger.info("steps are not traced: %s", reason)
+
+    def _runnable(
+        self, graph: GraphModule, flat: list[Tensor], expected: Sequence[Tensor], batches: int
+    ) -> Callable[..., Sequence[Tensor]] | None:
+        """What runs a graph of so many batches: itself, if its numbers are those expected to the last bit."""
+        del batches
         with torch.no_grad(), without_autocast():
             found = graph.forward(*flat)
-        if all(torch.equal(ours, theirs) for ours, theirs in zip(found, pure(*flat), strict=True)):
-            kind.run, kind.outputs = graph.forward, outputs
-        else:
-            logger.info("steps are not traced: the numbers of their graph differ")
+        if all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True)):
+            return graph.forward
+        self._refuse("the numbers of their graph differ")
+        return None
 
 
-def simplify(graph: Graph) -> None:
-    """Remove what changes no number: copies of references, views that undo each other, products with 1, what was
-    computed before."""
-    seen: dict[Hashable, Node] = {}
-    for node in list(graph.nodes):
-        if node.op != "call_function":
-            continue
-        _shorten(node)
-        same = node.args[0] if _changes_nothing(node) else seen.setdefault(_meaning(node), node)
-        if same is not node:
-            node.replace_all_uses_with(same)
-            graph.erase_node(node)
-    graph.eliminate_dead_code()
+def first_line(error: Exception) -> str:
+    """What was raised, in one line."""
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def graph_settings(learner: Learner, rule: Rule) -> tuple[Hashable, ...]:
+    """All that a graph depends on besides its tensors."""
+    return tuple(plain_settings(learner.module)), tuple(plain_settings(rule)), autocast_in_force()
 
 
 def plain_settings(owner: Any) -> Iterator[Hashable]:
@@ -175,44 +186,6 @@ def _plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(_plain(entry) for entry in value)
     return isinstance(value, int | float | str)
-
-
-_ATEN = torch.ops.aten
-_RESHAPES = (_ATEN.view.default, _ATEN._unsafe_view.default)
-_SWAPS = (_ATEN.t.default, _ATEN.transpose.int)
-"""Their own inverses."""
-
-
-def _shorten(node: Node) -> None:
-    """Let a reshape of a reshape, and a swap of the same swap, start from where the first one did."""
-    inner = node.args[0] if node.args else None
-    if not isinstance(inner, Node) or inner.op != "call_function":
-        return
-    if node.target is _ATEN.view.default and inner.target in _RESHAPES:
-        node.args = (inner.args[0], *node.args[1:])
-    elif node.target in _SWAPS and inner.target is node.target and inner.args[1:] == node.args[1:]:
-        node.target, node.args = _ATEN.alias.default, (inner.args[0],)
-
-
-def _changes_nothing(node: Node) -> bool:
-    operation = node.target
-    if operation in (_ATEN.detach.default, _ATEN.alias.default):
-        return True
-    if operation in (*_RESHAPES, _ATEN.expand.default):
-        source = node.args[0]
-        return isinstance(source, Node) and _layout(source) == _layout(node) is not None
-    return operation is _ATEN.mul.Scalar and bool(node.args[1] == 1)
-
-
-def _layout(node: Node) -> Hashable:
-    """Shape and strides of what a node returns; None where that is not one tensor."""
-    value = node.meta.get("val")
-    return (tuple(value.shape), tuple(value.stride())) if isinstance(value, Tensor) else None
-
-
-def _meaning(node: Node) -> Hashable:
-    """Equal for nodes that compute the same: the traced operations have no side effects."""
-    return node.target, repr(node.args), repr(node.kwargs)
 
 
 def _distinct(values: Sequence[Tensor]) -> list[Tensor]:
@@ -244,10 +217,18 @@ class TracedAdaptation(BatchedAdaptation):
     """As `BatchedAdaptation`, which it falls back to wherever a computation has no graph."""
 
     def __init__(
-        self, learner: Learner, rule: Rule, tasks: Sequence[Task], keys: Sequence[int], graphs: TracedGraphs
+        self,
+        learner: Learner,
+        rule: Rule,
+        tasks: Sequence[Task],
+        keys: Sequence[int],
+        graphs: TracedGraphs,
+        *,
+        gradients: bool = True,
     ) -> None:
+        """`gradients` says whether transitions need their gradient; without, it is empty wherever a graph ran."""
         super().__init__(learner, rule, tasks, keys)
-        self._graphs = graphs
+        self._graphs, self._gradients = graphs, gradients
 
     def step(self, point: Point) -> Transition:
         found = self.run_traced(_INNER_STEP, point)
@@ -267,17 +248,19 @@ class TracedAdaptation(BatchedAdaptation):
 
         def compute(groups: Groups, given: Sequence[Any]) -> Groups:
             tracing = _Tracing(self, dict(zip(places, given, strict=True)))
-            return tracing.groups(computation, groups)
+            found = tracing.groups(computation, groups)
+            return found if self._gradients or "gradient" not in found else {**found, "gradient": {}}
 
         name = (
             type(computation),
             tuple(plain_settings(computation)),
             computation.reads,
+            self._gradients,
             type(self.task),
             self.task.stack_key,
         )
         groups = self._graphs.run(name, compute, inputs, batches)
-        if groups is None or not all(torch.isfinite(loss).all() for loss in groups["losses"].values()):
+        if groups is None or not all(math.isfinite(loss.sum()) for loss in groups["losses"].values()):
             return None  # where a number is not finite, plain evaluation finds it again and tells where
         return computation.result(groups, point)
 

@@ -1,16 +1,21 @@
-"""Which backend evaluates a meta-batch: the loop, the stack, or the traced stack.
+"""Which backend evaluates a meta-batch: the loop, the stack, the traced stack, or the compiled one.
 
 Tasks are stacked only if they say that they may be, for models whose layers are known to gain from it, and after the
 stack's numbers were compared with the loop's once; otherwise the loop, with a line in the log that says why.
+
+Traced steps have the bits of the stack, so it cannot matter when a run begins to use them. Compiled ones differ from it
+in the last digits: they are used from a run's first meta-step to its last, or never. Which of the two a run has is
+decided when it begins, by its length, and is part of its state.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -18,21 +23,42 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from warpgrad.adaptation.base import Adaptation
+from warpgrad.adaptation.compiled import CompiledGraphs, compiler
 from warpgrad.adaptation.stacked import BatchedAdaptation
-from warpgrad.adaptation.traced import TracedAdaptation, TracedGraphs
+from warpgrad.adaptation.traced import TracedAdaptation, TracedGraphs, graph_settings
 from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.algorithms.method import Method
 from warpgrad.errors import WarpgradError, choice
+from warpgrad.keys import fold
 from warpgrad.tasks.base import Batch, Task
-from warpgrad.tensors import flattened, leaves, refilled
+from warpgrad.tensors import discrepancy, flattened, leaves, refilled
 
 logger = logging.getLogger(__name__)
 
-BackendName = Literal["auto", "loop", "batched", "traced"]
+BackendName = Literal["auto", "loop", "batched", "traced", "compiled"]
 """`loop` takes one task at a time: the reference. `batched` stacks tasks, or fails where they cannot be. `traced`
-does so too, and runs the steps of a stack as graphs, see `warpgrad.adaptation.traced`. `auto` is `traced` where that is
-known to win, else `loop`."""
-BACKENDS: tuple[BackendName, ...] = ("auto", "loop", "batched", "traced")
+does so too, and runs the steps of a stack as graphs, see `warpgrad.adaptation.traced`. `compiled` has a C++ compiler
+build these, see `warpgrad.adaptation.compiled`. `auto` is `traced` where that is known to win, or `compiled` in a run
+that is long enough to pay for it, else `loop`."""
+BACKENDS: tuple[BackendName, ...] = ("auto", "loop", "batched", "traced", "compiled")
+
+Form = Literal["traced", "compiled"]
+"""What the steps of a stack are run as."""
+WORTH_COMPILING = 20_000
+"""Steps of a run for which `auto` compiles: to compile one takes as long as some thousands of them save."""
+_NO_COMPILER = "there is no C++ compiler here: install g++, or name one in CXX"
+_planned: int | None = None
+
+
+@contextmanager
+def planned_for(steps: int) -> Iterator[None]:
+    """Inside the block runs choose their form as if they had so many steps, for measurements, which are short."""
+    global _planned
+    before, _planned = _planned, steps
+    try:
+        yield
+    finally:
+        _planned = before
 
 
 class Backend:
@@ -42,15 +68,76 @@ class Backend:
         choice(backend, "backend", BACKENDS)
         self.name, self.chunk = backend, chunk
         self._checked: bool | None = None
-        self._graphs = TracedGraphs()
+        self._form: Form | None = "compiled" if backend == "compiled" else None
+        self._settings: int | None = None
+        self._graphs: TracedGraphs | None = None
 
-    def adaptations(self, method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> list[Adaptation]:
-        """Adaptations that together cover `tasks`."""
+    def adaptations(
+        self, method: Method, tasks: Sequence[Task], keys: Sequence[int], *, gradients: bool = True
+    ) -> list[Adaptation]:
+        """Adaptations that together cover `tasks`.
+
+        Where nobody looks at the gradients of their steps, `gradients=False` lets compiled steps go without them.
+        """
         if not self.stacks(method, tasks, keys):
             return [Adaptation(method.learner, method.rule, task, key) for task, key in zip(tasks, keys, strict=True)]
-        self._graphs.begin(method.learner, method.rule)
+        if self.name == "batched":
+            make: Callable[..., Adaptation] = BatchedAdaptation
+        else:
+            graphs = self._graphs_for(method)
+            make = partial(TracedAdaptation, graphs=graphs, gradients=gradients or self._form != "compiled")
         chunks = [slice(begin, begin + self.chunk) for begin in range(0, len(tasks), self.chunk)]
-        return [self._stack(method, tasks[chunk], keys[chunk]) for chunk in chunks]
+        return [make(method.learner, method.rule, tasks[chunk], keys[chunk]) for chunk in chunks]
+
+    def plan(self, steps: int) -> None:
+        """Choose what a run of so many adaptation steps in all, which is about to begin, has its stacks run as."""
+        if self.name == "auto":
+            long = (steps if _planned is None else _planned) >= WORTH_COMPILING
+            self._form = "compiled" if long and compiler() is not None else "traced"
+            self._settings = self._graphs = None
+
+    def state(self) -> dict[str, Any]:
+        """What a run has to go on with: the form of its steps, and the settings that they were made for."""
+        return {"form": self._form, "settings": self._settings}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with a run's form, unless another backend was asked for by name."""
+        if self.name == "auto":
+            self._form, self._settings = state["form"], state["settings"]
+
+    def _graphs_for(self, method: Method) -> TracedGraphs:
+        """The graphs of this meta-step."""
+        learner, rule = method.learner, method.rule
+        if self._form == "compiled":
+            settings = fold(repr(graph_settings(learner, rule)))
+            reason = None
+            if learner.device.type != "cpu":
+                reason = "steps are compiled for a CPU alone"
+            elif self.name == "auto" and self._settings not in (None, settings):
+                reason = "settings of the model or the rule change"
+            if reason is not None:
+                self._trace_instead(reason)
+            self._settings = settings
+        if self._graphs is None:
+            self._graphs = self._compiled_graphs() if self._form == "compiled" else TracedGraphs()
+        self._graphs.begin(learner, rule)
+        return self._graphs
+
+    def _trace_instead(self, reason: str) -> None:
+        if self.name != "auto":
+            raise WarpgradError(f"backend='{self.name}' cannot be used: {reason}.")
+        logger.info("steps are traced from here on, not compiled: %s", reason)
+        self._form, self._graphs = "traced", None
+
+    def _compiled_graphs(self) -> TracedGraphs:
+        if compiler() is None:
+            if self.name == "auto":
+                raise WarpgradError(
+                    f"the steps of this run are compiled, and {_NO_COMPILER}, or go on with backend='traced', whose "
+                    "numbers differ in the last digits."
+                )
+            raise WarpgradError(f"backend='compiled' cannot be used: {_NO_COMPILER}.")
+        return CompiledGraphs(strict=self.name == "compiled")
 
     def stacks(self, method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> bool:
         """Whether these tasks are stacked."""
@@ -67,11 +154,6 @@ class Backend:
             found = why_not_stackable(method, tasks[:2], keys[:2])
             self._checked = True if found is None else self._refused(*found)
         return self._checked
-
-    def _stack(self, method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> Adaptation:
-        if self.name == "batched":
-            return BatchedAdaptation(method.learner, method.rule, tasks, keys)
-        return TracedAdaptation(method.learner, method.rule, tasks, keys, self._graphs)
 
     def _refused(self, reason: str, cause: Exception | None) -> bool:
         if self.name != "auto":
@@ -128,11 +210,8 @@ def _difference(method: Method, tasks: Sequence[Task], keys: Sequence[int], cast
         one = _numbers(method, Adaptation(method.learner, method.rule, task, key), cast)
         expected = [a + b for a, b in zip(expected, one, strict=True)] if expected else one
     tolerance = TOLERANCE if expected[0].dtype == torch.float64 else TOLERANCE_SINGLE
-    # A gradient that is 0 but for rounding, such as that of a bias before batch-norm, is measured by the others.
-    least = 1e-3 * torch.stack([value.norm() for value in expected]).norm()
-    for ours, theirs in zip(found, expected, strict=True):
-        if (ours - theirs).norm() > tolerance * torch.maximum(theirs.norm(), least):
-            return "its numbers differ from the loop's; do losses depend on more than the batch?", None
+    if not discrepancy(found, expected) <= tolerance:
+        return "its numbers differ from the loop's; do losses depend on more than the batch?", None
     return None
 
 

@@ -82,8 +82,9 @@ class Algorithm(ABC):
             tasks: Tasks per meta-step.
             reduction: Whether g_φ is the mean or the sum over the (task, step) samples of one update.
             backend: How tasks are evaluated: `loop` takes one at a time (the reference), `batched` stacks them,
-                `traced` also traces the steps of a stack, and `auto` is `traced` where that is known to win and was
-                checked once, otherwise `loop`.
+                `traced` also traces the steps of a stack, `compiled` also compiles them, and `auto` is `traced` where
+                that is known to win and was checked once, or `compiled` in a long run of `meta_train`, otherwise
+                `loop`.
             chunk: At most this many tasks or points are stacked at once; bounds memory.
         """
         self.steps = check_steps(steps)
@@ -106,6 +107,10 @@ class Algorithm(ABC):
         `ranks` are the processes that share the meta-step, of which this is one. Every rank is given all tasks, adapts
         to those of `ranks.share(len(tasks))`, and adds up before it updates.
         """
+
+    def plan(self, meta_steps: int) -> None:
+        """Told how many meta-steps a run has, before its first one."""
+        self.backend.plan(meta_steps * self.steps)
 
     def idleness(self, ranks: int) -> str | None:
         """Why some of so many ranks will have nothing to do for a time, in words; None where all have."""

@@ -56,7 +56,8 @@ class Continual(Algorithm):
         # What earlier batches left is the same on all ranks, and must be added up once.
         meta, trace = self._meta if ranks.first else MetaGradient(), Trace()
         mine = ranks.share(len(tasks))
-        for adaptation in self.backend.adaptations(method, tasks[mine], keys[mine]):
+        gradients = method.initialiser.needs_gradient
+        for adaptation in self.backend.adaptations(method, tasks[mine], keys[mine], gradients=gradients):
             (segment,) = method.trajectory(adaptation, 1)
             meta.add_sample(segment.sample, adaptation.size)
             meta.add_start(segment.theta0, adaptation)

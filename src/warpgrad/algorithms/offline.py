@@ -94,8 +94,8 @@ class Offline(Algorithm):
         points = sum(mine.start <= task < mine.stop for task, _ in order)
         buffer = ReplayBuffer(points + shares.incoming, self.budget, method.learner.device)
         try:
-            first = mine.start
-            for adaptation in self.backend.adaptations(method, tasks[mine], keys[mine]):
+            first, gradients = mine.start, method.initialiser.needs_gradient
+            for adaptation in self.backend.adaptations(method, tasks[mine], keys[mine], gradients=gradients):
                 self._collect(method, adaptation, first, buffer, shares, meta, trace)
                 first += adaptation.size
             shares.exchange(buffer)
@@ -170,7 +170,7 @@ class Offline(Algorithm):
         own_keys = [keys[entry.task] for entry in entries]
         if method.objective is not None:
             begin = 0
-            for adaptation in self.backend.adaptations(method, own_tasks, own_keys):
+            for adaptation in self.backend.adaptations(method, own_tasks, own_keys, gradients=False):
                 points = [entry.point for entry in entries[begin : begin + adaptation.size]]
                 begin += adaptation.size
                 stacked = adaptation.stack(points) if isinstance(adaptation, BatchedAdaptation) else points[0]

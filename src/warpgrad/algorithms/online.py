@@ -47,7 +47,8 @@ class Online(Algorithm):
     ) -> dict[str, float]:
         meta, trace = MetaGradient(), Trace()
         mine = ranks.share(len(tasks))
-        for adaptation in self.backend.adaptations(method, tasks[mine], keys[mine]):
+        gradients = method.initialiser.needs_gradient
+        for adaptation in self.backend.adaptations(method, tasks[mine], keys[mine], gradients=gradients):
             trajectory = method.trajectory(adaptation, self.steps_of(adaptation.task))
             start = None if method.objective is None else method.objective.at_start(adaptation, trajectory.start)
             if start is not None:

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from warpgrad.errors import WarpgradError, printable
-from warpgrad.io import LIFELINE
+from warpgrad.io import HANG_UP, LIFELINE, SIGNALS
 from warpgrad.lazy import naming_extras
 
 STOPPED = "stopped; run the same command to go on."
@@ -130,8 +130,8 @@ def heard() -> Iterator[None]:
 
     previous: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+        for number in SIGNALS:
+            if number != HANG_UP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
                 previous[number] = signal.signal(number, handle)
     try:
         yield

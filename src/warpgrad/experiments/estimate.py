@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from warpgrad.adaptation.traced import traced_at_once
+from warpgrad.algorithms.backend import planned_for
 from warpgrad.algorithms.replay import ReplayBuffer
 from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import C, Config, Execution, Experiment
@@ -254,7 +255,8 @@ def estimate_cost(experiment: Experiment[C], config: C, *, budget: float = 60.0)
 
     most = whole(max(2, int(budget / (6 * dear * taken))))
     short = whole(most // 3)
-    with traced_at_once():
+    # Short as they are, samples run as the whole run would: traced, or compiled.
+    with traced_at_once(), planned_for(getattr(config, "meta_steps", 1) * steps):
         samples = [sample_at(experiment, config, fields, short, taken, repeats(budget, dear * taken * short))]
         # Recorded steps can be far cheaper than the first ones: the budget then pays for a sample nearer to the run.
         step = samples[0].seconds / short if samples[0] is not None else dear * taken

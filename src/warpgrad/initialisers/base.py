@@ -28,6 +28,9 @@ class Initialiser:
     needs_next_loss = False
     """Whether segments need L_task(θ_{k+1}): the next step computes it, the last segment takes a forward pass more."""
 
+    needs_gradient = True
+    """Whether `increment` looks at the gradient; compiled steps go without it where it does not."""
+
     def __init__(self) -> None:
         self.meta: Tensors = {}
         """The initialiser's own meta-parameters (the spread of a prior)."""
@@ -85,5 +88,5 @@ class Initialiser:
             select(transition.after.theta, learned),
             transition.loss,
             next_loss,
-            select(transition.gradient, learned),
+            select(transition.gradient, learned) if self.needs_gradient else {},
         )

@@ -23,6 +23,7 @@ class Fixed(Initialiser):
     """
 
     learns = False
+    needs_gradient = False
 
 
 class MultiTask(Initialiser):
@@ -50,6 +51,8 @@ class Reptile(Initialiser):
         >>> start_only.initialiser.learns, start_only.parameters("prior")
         (True, {})
     """
+
+    needs_gradient = False
 
     def wants_segment(self, k: int) -> bool:
         del k
@@ -80,7 +83,8 @@ class Leap(Initialiser):
         """
         super().__init__()
         self.loss, self.norm = flag(loss, "loss"), flag(norm, "norm")
-        self.stabilise, self.needs_next_loss = flag(stabilise, "stabilise"), loss
+        self.stabilise = flag(stabilise, "stabilise")
+        self.needs_next_loss = self.needs_gradient = loss
 
     def wants_segment(self, k: int) -> bool:
         del k
@@ -112,6 +116,8 @@ class FOMAML(Initialiser):
         (True, {})
     """
 
+    needs_gradient = False
+
     def final(self, adaptation: Adaptation, start: Point, last: Point, steps: int) -> Tensors:
         del start, steps
         learner = adaptation.learner
@@ -136,6 +142,8 @@ class MAML(Initialiser):
         >>> start_only.initialiser.learns, start_only.parameters("prior")
         (True, {})
     """
+
+    needs_gradient = False
 
     def final(self, adaptation: Adaptation, start: Point, last: Point, steps: int) -> Tensors:
         del last

@@ -37,7 +37,7 @@ class GaussianPrior(Initialiser):
             "GaussianPrior(...) takes a plain initialiser such as Reptile() or Leap().",
         )
         self.objective, self.std = objective, real(std, "std", above=0)
-        self.needs_next_loss = objective.needs_next_loss
+        self.needs_next_loss, self.needs_gradient = objective.needs_next_loss, objective.needs_gradient
 
     def prepare(self, learner: Learner) -> None:
         if self.meta:

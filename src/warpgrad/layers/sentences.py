@@ -101,8 +101,9 @@ class GivenStates(nn.Module):
     """Stands where an encoder has its embeddings, and hands on the hidden states that it is given."""
 
     def forward(self, *arguments: Any, inputs_embeds: Tensor | None = None, **options: Any) -> Tensor:
-        del arguments, options
-        assert inputs_embeds is not None
+        del options
+        if inputs_embeds is None:  # DistilBERT hands them on by place
+            inputs_embeds = next(given for given in reversed(arguments) if isinstance(given, Tensor))
         return inputs_embeds
 
 
@@ -152,6 +153,65 @@ def mean_pool(states: Tensor, mask: Tensor) -> Tensor:
     return F.normalize((states * kept).sum(1) / kept.sum(1), dim=-1)
 
 
+def padded(upper: nn.Module, states: Tensor, mask: Tensor) -> Tensor:
+    """Sentences as vectors of length 1, one in a row."""
+    return mean_pool(upper(inputs_embeds=states, attention_mask=mask)[0], mask)
+
+
+def packed(upper: nn.Module, states: Tensor, mask: Tensor) -> Tensor:
+    """The same with several sentences in a row of the longest one's length; a token attends to its own sentence."""
+    count, longest, width = states.shape
+    tokens: list[list[int]] = [[] for _ in range(count)]
+    for place, column in mask.nonzero().tolist():
+        tokens[place].append(place * longest + column)
+    rows = packed_rows([len(own) for own in tokens], longest)
+    token, home = [], []  # of every place in the rows: where its token is among all, and the sentence it is of
+    for row in rows:
+        free = longest - sum(len(tokens[place]) for place in row)
+        token += [each for place in row for each in tokens[place]] + [0] * free
+        home += [place for place in row for _ in tokens[place]] + [count] * free
+    index = torch.tensor(token, device=states.device)
+    sentence = torch.tensor(home, device=states.device)
+    together = sentence.view(len(rows), 1, longest, 1) == sentence.view(len(rows), 1, 1, longest)
+    apart = states.new_zeros(together.shape).masked_fill(~together, torch.finfo(states.dtype).min)
+    given = states.flatten(0, 1)[index].view(len(rows), longest, width)
+    last = upper(inputs_embeds=given, attention_mask=apart)[0]
+    members = F.one_hot(sentence, count + 1)[:, :count].to(states.dtype)  # a product, because its derivatives are cheap
+    return F.normalize(members.t() @ last.flatten(0, 1) / members.sum(0).unsqueeze(-1), dim=-1)
+
+
+def packed_rows(lengths: Sequence[int], longest: int) -> list[list[int]]:
+    """Which sentences share a row of `longest` tokens: each goes, the longest first, where it fits first."""
+    rows: list[list[int]] = []
+    free: list[int] = []
+    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
+        row = next((row for row, left in enumerate(free) if left >= lengths[place]), len(rows))
+        if row == len(rows):
+            rows.append([])
+            free.append(longest)
+        rows[row].append(place)
+        free[row] -= lengths[place]
+    return rows
+
+
+def packs_alike(upper: nn.Module, width: int) -> bool:
+    """Whether an encoder computes of two sentences in one row what it computes of them in two, which it does if it
+    takes a mask of pairs of tokens and its positions are in the states it is given, or relative to each other."""
+    weight = next(upper.parameters())
+    draw = torch.Generator().manual_seed(0)
+    states = torch.randn(3, 4, width, generator=draw).to(weight)
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 0, 0]], device=weight.device)
+    training = upper.training
+    try:
+        with torch.no_grad():
+            alone, shared = padded(upper.eval(), states, mask), packed(upper, states, mask)
+    except (IndexError, RuntimeError, TypeError, ValueError):  # a family that takes no such mask
+        return False
+    finally:
+        upper.train(training)
+    return bool(torch.allclose(alone, shared, atol=1e-3 if weight.dtype == torch.bfloat16 else 1e-5))
+
+
 def centroids(sentences: Tensor, labels: Tensor, classes: int) -> Tensor:
     """The mean sentence of every class, scaled to length 1."""
     members = F.one_hot(labels, classes).to(sentences.dtype)
@@ -196,18 +256,21 @@ class SentenceClassifier(nn.Module):
         super().__init__()
         self.upper = upper
         self.head = CentroidHead(width, capacity, temperature)
+        self.packs = packs_alike(upper, width)
 
     def embed(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Sentences as vectors of length 1; where no gradient is asked for, in chunks of about equal length."""
-        if torch.is_grad_enabled() or len(states) <= CHUNK:
-            return mean_pool(self.upper(inputs_embeds=states, attention_mask=mask)[0], mask)
+        """Sentences as vectors of length 1; where no gradient is asked for, in chunks of about equal length.
+
+        Where one is, short sentences share a row: most of a batch that is padded to its longest sentence is padding.
+        """
+        if torch.is_grad_enabled():
+            return packed(self.upper, states, mask) if self.packs else padded(self.upper, states, mask)
         lengths = mask.sum(1)
         order = lengths.argsort()
         parts = []
         for chosen in torch.split(order, CHUNK):
             longest = int(lengths[chosen].max())
-            own = mask[chosen, :longest]
-            parts.append(mean_pool(self.upper(inputs_embeds=states[chosen, :longest], attention_mask=own)[0], own))
+            parts.append(padded(self.upper, states[chosen, :longest], mask[chosen, :longest]))
         return torch.cat(parts)[order.argsort()]
 
     def fitted(self, states: Tensor, mask: Tensor, labels: Tensor, classes: int) -> Head:

@@ -7,7 +7,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import NoReturn
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from warpgrad.io import HANG_UP, SIGNALS
 
 
 class Interrupted(BaseException):
@@ -39,7 +39,7 @@ class Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 # nohup has a terminal's end ignored, and means it.
-                if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                if number != HANG_UP or signal.getsignal(number) is not signal.SIG_IGN:
                     self._previous[number] = signal.signal(number, self._handle)
         return self
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from warpgrad.errors import WarpgradError
 from warpgrad.version import __version__
 
 
@@ -62,6 +63,11 @@ def peak_bytes() -> int:
     """The high-water mark of this program alone; `ru_maxrss` would carry over that of the process that started it."""
     status = Path("/proc/self/status")
     if not status.exists():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if sys.platform == "win32":
+            raise WarpgradError("the peak of memory cannot be read on Windows; leave --estimate out.")
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else 1024 * peak
     (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) * 1024

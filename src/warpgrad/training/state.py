@@ -54,6 +54,8 @@ class TrainingState:
 
     def plan(self, meta_steps: int) -> None:
         """Where more meta-steps are asked for than when early stopping ended the run, it goes on."""
+        if self.step == 0:
+            self.algorithm.plan(meta_steps)
         if self.watch is not None and self.watch.stop:
             if self.planned is None or meta_steps <= self.planned:
                 return
@@ -80,6 +82,7 @@ class TrainingState:
             "best": self._best,
             "update": self.update.state(),
             "algorithm": self.algorithm.state(),
+            "backend": self.algorithm.backend.state(),
             "early_stopping": None if self.watch is None else self.watch.state(),
             "planned": self.planned,
             **self._made_of,
@@ -92,6 +95,8 @@ class TrainingState:
         self.offset, self.digest = state["offset"], state.get("digest")
         self.update.load_state(state["update"])
         self.algorithm.load_state(state["algorithm"])
+        # Checkpoints of earlier versions do not say it: nothing was compiled then.
+        self.algorithm.backend.load_state(state.get("backend") or {"form": "traced", "settings": None})
         # The best parameters are those of this training's own measure: another one, or none, has seen no best yet.
         watched = state["early_stopping"]
         same = self.watch is not None and watched is not None and self.watch.load_state(watched)

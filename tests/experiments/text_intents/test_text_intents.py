@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> Runs:
 
     def tiny(**changes: Any) -> Any:
         used = {**TINY, **changes, "data": str(root / "data"), "encoder": str(encoder)}
+        if changes.get("method") not in META:
+            del used["test_steps"]
         if changes.get("method") not in (*META, "tune-theta", "lora"):
             del used["rank"]
         if changes.get("method") not in ("tune-theta", "tune-all", "lora", "contrastive"):
@@ -96,6 +99,25 @@ def test_sentences_that_are_adapted_to_are_not_judged_on(runs: Runs) -> None:
             assert not set(support) & set(query)
 
 
+def test_a_label_too_small_for_the_test_is_refused_before_meta_training(runs: Runs, tmp_path: Path) -> None:
+    rows = sentences(20, 9)
+    whole = prepare_text(write_csv(tmp_path / "whole.csv", rows), tmp_path / "whole")
+    tested = whole.labels[whole.split(0)["test"][0]]
+    few = [row for row in rows if row[1] != tested] + [row for row in rows if row[1] == tested][:5]
+    prepare_text(write_csv(tmp_path / "few.csv", few), tmp_path / "few")
+    config = runs.tiny(method="warp-maml", seed=0)
+    config = dataclasses.replace(config, data=str(tmp_path / "few"))
+    with pytest.raises(WarpgradError, match=f"'{tested}' of few has 5 sentences: 5 shots"):
+        execute(EXPERIMENT, config, Execution(tmp_path / "run", progress=False))
+    assert not list((tmp_path / "run").rglob("*.safetensors"))
+    assert not list((tmp_path / "run").rglob("metrics.jsonl"))
+
+
+def test_meta_trained_methods_take_no_more_than_twenty_steps_at_test() -> None:
+    for method in META:
+        assert EXPERIMENT.config("small", method=method).own_steps <= 20
+
+
 def test_the_page_and_the_table_from_a_record(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = [group_of(LABELS[method], [runs[method]]) for method in ("warp-maml", "centroid", "tune-theta")]
     monkeypatch.setattr(records, "check_commit", lambda *_: None)  # the source need not be committed for this
@@ -113,7 +135,7 @@ def test_tables_give_every_method_as_many_trials(runs: Runs) -> None:
     trials: dict[str, int] = {}
     for row in PROBES.rows:
         trials[row.label.split(",")[0]] = trials.get(row.label.split(",")[0], 0) + 1
-    assert set(trials.values()) == {4}
+    assert set(trials.values()) == {6}
     assert set(trials) == set(LABELS.values()) - {"Nearest centroid"}
     seeds = {row.label: MAIN.seeds_of(row, "small") for row in MAIN.rows}
     assert {label: count for label, count in seeds.items() if count != 4} == {"FOMAML": 2, "ANIL": 2, "Meta-SGD": 2}

@@ -20,9 +20,13 @@ HEADLINE = 5
 """The number of shots that `accuracy` alone stands for."""
 
 ALPHA: Mapping[str, float] = {
-    "warp-maml": 3.0, "warp-leap": 3.0, "maml": 3.0, "fomaml": 3.0, "reptile": 3.0, "anil": 30.0, "meta-sgd": 3.0,
+    "warp-maml": 1.0, "warp-leap": 1.0, "maml": 1.0, "fomaml": 1.0, "reptile": 1.0, "anil": 30.0, "meta-sgd": 1.0,
 }  # fmt: skip
 """The step size of adaptation of every meta-trained method."""
+META_LR: Mapping[str, float] = dict.fromkeys(META, 3e-4)
+"""Adam's, for φ and θ0 of every meta-trained method."""
+TEST_STEPS: Mapping[str, int] = dict.fromkeys(META, 20)
+"""How many steps each takes at test, 20 at most."""
 TUNE_LR: Mapping[str, float] = {"tune-theta": 3e-3, "tune-all": 1e-4, "lora": 3e-3, "contrastive": 1e-4}
 """AdamW's step size of every fine-tuned one."""
 TUNE_STEPS: Mapping[str, int] = {"tune-theta": 20, "tune-all": 20, "lora": 20, "contrastive": 20}
@@ -49,20 +53,21 @@ class TextConfig(Config):
     """τ, by which the cosine to a class's centroid is multiplied."""
     ways: PositiveInt = 15
     """Labels of a task in meta-training; half of the tasks are whole domains."""
-    train_shots: tuple[int, ...] = (1, 5)
-    """Sentences of each label in meta-training; every task draws one of these."""
+    train_shots: tuple[int, ...] = (5, 20)
+    """Sentences of each label in meta-training; every task draws one of these. One alone is its own centroid: from a
+    single sentence of each label there is next to nothing to adapt by."""
     batch_shots: PositiveInt = 5
     """Sentences of each label in one adaptation step, at most."""
-    meta_query: PositiveInt = 4
+    meta_query: PositiveInt = 2
     """Sentences of each label in one meta-loss."""
     steps: PositiveInt = 5
     """K in meta-training."""
     inner_lr: PositiveFloat | None = None
     """α; None is the method's own, chosen by the table `text-intents-steps`."""
-    meta_lr: PositiveFloat = 0.001
-    """Adam's step size for φ: the warps, and what ANIL does not adapt."""
-    theta0_lr: PositiveFloat = 0.001
-    """Adam's step size for θ0."""
+    meta_lr: PositiveFloat | None = None
+    """Adam's step size for φ: the warps, and what ANIL does not adapt; None is the method's own, as for α."""
+    theta0_lr: PositiveFloat | None = None
+    """Adam's step size for θ0; None is the method's own, as for α."""
     rule_lr: PositiveFloat = 0.01
     """Adam's step size for the step sizes of meta-sgd."""
     meta_clip: PositiveFloat = 10.0
@@ -95,12 +100,20 @@ class TextConfig(Config):
     """Support sets of the task on all labels of the test domains at once; 0 for none."""
     outside: NonNegativeInt = 300
     """Sentences out of scope to be told from the others."""
-    test_steps: PositiveInt = 20
-    """Adaptation steps at test of the meta-trained methods."""
+    test_steps: PositiveInt | None = None
+    """Adaptation steps at test of the meta-trained methods; None is the method's own, as for α."""
 
     @property
     def alpha(self) -> float:
         return ALPHA.get(self.method, 3.0) if self.inner_lr is None else self.inner_lr
+
+    @property
+    def own_meta_lr(self) -> float:
+        return META_LR.get(self.method, 3e-4) if self.meta_lr is None else self.meta_lr
+
+    @property
+    def own_theta0_lr(self) -> float:
+        return META_LR.get(self.method, 3e-4) if self.theta0_lr is None else self.theta0_lr
 
     @property
     def own_tune_lr(self) -> float:
@@ -110,7 +123,7 @@ class TextConfig(Config):
     def own_steps(self) -> int:
         """How many steps the method takes on a test task."""
         if self.method in META:
-            return self.test_steps
+            return TEST_STEPS[self.method] if self.test_steps is None else self.test_steps
         if self.method in TUNED:
             return TUNE_STEPS[self.method] if self.tune_steps is None else self.tune_steps
         return 0
@@ -123,9 +136,7 @@ PRESETS: Mapping[str, TextConfig] = MappingProxyType(
             batch_shots=3,
             steps=3,
             meta_batch=1,
-            meta_lr=0.0005,
-            theta0_lr=0.0005,
-            meta_steps=200,
+            meta_steps=300,
             validate_every=50,
             validation_draws=2,
             draws=3,
@@ -187,26 +198,35 @@ MAIN = RunTable(
     preset="small",
 )
 
-_ON_VALIDATION: dict[str, Any] = {"split": "validation", "draws": 4, "together": 0, "outside": 0}
-_SHORT = {"meta_steps": 60, "validate_every": 60}
+_ON_VALIDATION: dict[str, Any] = {"split": "validation", "shots": (5, 20), "draws": 3, "together": 0, "outside": 0}
+"""At one shot nothing is adapted by, so it tells nothing about step sizes."""
+_SHORT = {"meta_steps": 100, "validate_every": 50}
 """Meta-training in the search."""
-_STEP_SIZES = (1.0, 3.0, 10.0, 30.0)
-_HEAD_STEP_SIZES = (3.0, 10.0, 30.0, 100.0)
+_STEP_SIZES = ((0.3, 3e-4), (1.0, 1e-4), (1.0, 3e-4), (1.0, 1e-3), (3.0, 3e-4), (10.0, 3e-4))
+"""(α, Adam's step size for φ and θ0)."""
+_HEAD_FACTOR = 30.0
 """ANIL adapts the head alone, which takes larger steps."""
 _TUNE_STEP_SIZES: Mapping[str, tuple[float, ...]] = {
-    **dict.fromkeys(("tune-theta", "lora"), (3e-4, 1e-3, 3e-3, 1e-2)),
-    **dict.fromkeys(("tune-all", "contrastive"), (1e-5, 3e-5, 1e-4, 3e-4)),
+    **dict.fromkeys(("tune-theta", "lora"), (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)),
+    **dict.fromkeys(("tune-all", "contrastive"), (3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3)),
 }
 _LONGEST_TUNING = 60
 """Steps of fine-tuning in the search, which tests on the way; the best length counts."""
-_PENALTIES = (0.01, 0.1, 1.0, 10.0)
+_PENALTIES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 
 
 def _trials(method: str) -> list[tuple[str, dict[str, Any]]]:
-    """What is searched for a method: four trials each."""
+    """What is searched for a method: six trials each."""
     if method in META:
-        sizes = _HEAD_STEP_SIZES if method == "anil" else _STEP_SIZES
-        return [(f"α = {alpha:g}", {**_SHORT, "inner_lr": alpha}) for alpha in sizes]
+        factor = _HEAD_FACTOR if method == "anil" else 1.0
+        groups = {"anil": ("meta_lr",), **dict.fromkeys(WARPED, ("meta_lr", "theta0_lr"))}.get(method, ("theta0_lr",))
+        return [
+            (
+                f"α = {factor * alpha:g}, meta {size:g}",
+                {**_SHORT, "inner_lr": factor * alpha, **dict.fromkeys(groups, size)},
+            )
+            for alpha, size in _STEP_SIZES
+        ]
     if method in TUNED:
         return [
             (f"step size {size:g}", {"tune_lr": size, "tune_steps": _LONGEST_TUNING})

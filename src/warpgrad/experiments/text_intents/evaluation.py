@@ -91,7 +91,7 @@ def held_out_tasks(config: TextConfig, data: Sentences, shots: int) -> Iterator[
 
     Without domains, sets of labels drawn at random stand in their place.
     """
-    shape = IntentShape(config.ways, (shots,), query=config.query, batch_shots=5)
+    shape = IntentShape(config.ways, (shots,), query=config.query)
     family = data.family(config, config.split, shape)
     for draw in range(config.draws):
         for name, labels in _domains(config, family, draw).items():
@@ -100,6 +100,11 @@ def held_out_tasks(config: TextConfig, data: Sentences, shots: int) -> Iterator[
         for draw in range(config.together):
             key = task_key(config, TOGETHER, shots, draw)
             yield f"{TOGETHER}/{draw}", family.task(TOGETHER, family.labels, shots, key)
+
+
+def check_sentences(config: TextConfig, data: Sentences) -> None:
+    """Refuse labels with too few sentences to be tested on now, not after the meta-training."""
+    data.family(config, config.split, IntentShape(config.ways, config.shots))
 
 
 def _domains(config: TextConfig, family: IntentFamily, draw: int) -> dict[str, list[int]]:
@@ -130,17 +135,18 @@ def trained_method(config: TextConfig, encoder: Encoder, run: Path, capacity: in
 
 
 def validation_scores(config: TextConfig, data: Sentences, method: Method) -> dict[str, float]:
-    """Mean accuracy, in per cent, and loss on the validation domains at the headline's shots after K steps.
+    """Mean accuracy, in per cent, and loss on the validation domains at the headline's shots, adapted as at test.
 
-    Of a few hundred sentences the loss tells more than the accuracy does, so it chooses the weights that are kept.
+    After the few steps of meta-training a start may look best that later steps spoil. Of a few hundred sentences the
+    loss tells more than the accuracy does, so it chooses the weights that are kept.
     """
-    shape = IntentShape(config.ways, (HEADLINE,), query=config.query, batch_shots=config.batch_shots)
+    shape = IntentShape(config.ways, (HEADLINE,), query=config.query)
     family = data.family(config, "validation", shape)
     found = []
     for draw in range(config.validation_draws):
         for name, labels in _domains(config, family, draw).items():
             task = family.task(name, labels, HEADLINE, task_key(config, "validation", name, draw))
-            *_, fitted = adapted_points(method, task, config.steps)
+            *_, fitted = adapted_points(method, task, config.own_steps)
             found.append(_scores(*fitted(), task))
     return {name: float(np.mean([scores[name] for scores in found])) for name in ("accuracy", "loss")}
 

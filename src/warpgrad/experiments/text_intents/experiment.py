@@ -38,7 +38,7 @@ from warpgrad.experiments.base import Execution, Experiment, require_users
 from warpgrad.experiments.runner import meta_trained, without_meta_training
 from warpgrad.experiments.text_intents import page
 from warpgrad.experiments.text_intents.config import DECLARATION, META, TUNED, WARPED, TextConfig
-from warpgrad.experiments.text_intents.evaluation import evaluate_on_domains, validation_scores
+from warpgrad.experiments.text_intents.evaluation import check_sentences, evaluate_on_domains, validation_scores
 from warpgrad.experiments.text_intents.methods import open_sentences, recipe, training_family
 from warpgrad.model.learner import Learner
 from warpgrad.training.early_stopping import EarlyStopping
@@ -50,6 +50,7 @@ _USERS = {
     "meta_lr": (*WARPED, "anil"),
     "theta0_lr": tuple(method for method in META if method != "anil"),
     "rule_lr": ("meta-sgd",),
+    "test_steps": META,
     "tune_lr": TUNED,
     "tune_steps": TUNED,
     "tune_head": ("tune-theta", "tune-all", "lora"),
@@ -77,6 +78,7 @@ class TextIntents(Experiment[TextConfig]):
         if config.method not in META:
             return without_meta_training(self, config, execution)
         data = open_sentences(config)
+        check_sentences(config, data)
         chosen = recipe(config, data.encoder)
 
         def validate(learner: Learner) -> dict[str, float]:

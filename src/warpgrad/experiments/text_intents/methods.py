@@ -86,7 +86,7 @@ def training_family(config: TextConfig, data: Sentences) -> IntentFamily:
 def recipe(config: TextConfig, encoder: Encoder, capacity: int = CAPACITY) -> Recipe:
     """How a method is meta-trained."""
     learner = text_learner(config, encoder, capacity)
-    optimiser = adam(phi=config.meta_lr, theta0=config.theta0_lr, rule=config.rule_lr)
+    optimiser = adam(phi=config.own_meta_lr, theta0=config.own_theta0_lr, rule=config.rule_lr)
     made = partial(Recipe, optimiser=optimiser, clip=config.meta_clip)
     online = Online(steps=config.steps, tasks=config.meta_batch)
     unrolled = Unrolled(steps=config.steps, tasks=config.meta_batch)

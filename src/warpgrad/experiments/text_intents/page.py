@@ -43,8 +43,8 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         ],
         parts={f"{number}": f"{number} shot" for number in shots},
         sections=[_against_seconds(groups, shots)],
-        training="`validation/` scores are means over the validation domain, 5 shots, after K steps. The weights with "
-        "the least validation loss are the ones tested.",
+        training="`validation/` scores are means over the validation domain, 5 shots, adapted as at test. The weights "
+        "with the least validation loss are the ones tested.",
     )
 
 

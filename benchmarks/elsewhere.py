@@ -1,0 +1,137 @@
+"""Rows jax and authors: peers in processes of their own, which take turns with ours.
+
+Neither belongs to this library. Whoever runs the benchmark names where they are: an interpreter that has JAX and the
+program of the peer, and the folder with the authors' package `warpgrad`. What is not named, or does not run, is said to
+be absent with the reason. In every turn ours is timed first and theirs right after it, both in processor time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.compiled import compiled_piece
+from benchmarks.library import whole
+from benchmarks.timing import MILLI, Figure, Timings, Way, figure
+from benchmarks.workloads import WORKLOADS, Workload, conv
+from warpgrad.errors import WarpgradError
+from warpgrad.objectives import Approximate
+
+MOST_JAX = {"mlp": 1.2}
+"""What a compiled meta-step may cost in units of JAX's."""
+MOST_AUTHORS = 1 / 1.5
+TURNS = 5
+"""At most so many processes of each peer: every one has to start, import and compile."""
+OURS_PER_TURN = 10
+PROGRAM = Path(__file__).with_name("authors_program.py")
+LINE = re.compile(r"^(\w+) +exact meta-step, ms per \(task, step\): ([0-9.e-]+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Where the peers are, as named by the person who runs the benchmark."""
+
+    jax_python: Path | None = None
+    """An interpreter that has JAX."""
+    jax_program: Path | None = None
+    """Algorithm 1 in JAX; it prints milliseconds per (task, step) of each network, a line each."""
+    authors: Path | None = None
+    """The folder that holds the authors' package."""
+
+
+def measure_jax(peers: Elsewhere, repetitions: int, quick: bool) -> tuple[list[Figure], dict[str, str]]:
+    """Compiled meta-steps against JAX's."""
+    if peers.jax_python is None or peers.jax_program is None:
+        return [], {"jax": "name it with --jax-python and --jax-program"}
+    works = {name: WORKLOADS[name](quick) for name in ("mlp", "surfaces")}
+    pieces = {name: compiled_piece(work) for name, work in works.items()}
+    for piece in pieces.values():
+        piece.meta_step()
+    ours: dict[str, list[float]] = {name: [] for name in works}
+    theirs: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(min(repetitions, TURNS)):
+        try:
+            found = jax_milliseconds(peers.jax_python, peers.jax_program)
+        except WarpgradError as error:
+            return [], {"jax": str(error)}
+        for name, work in works.items():
+            if name not in found:
+                return [], {"jax": f"{peers.jax_program} printed no line for {name}"}
+            ours[name].append(typical(pieces[name].meta_step))
+            theirs[name].append(found[name] * work.points / MILLI)
+    figures = []
+    for name, work in works.items():
+        timings = Timings({"ours": ours[name], "jax": theirs[name]})
+        words = ("whole meta-step, compiled", "JAX (jit, scan, vmap)")
+        # At another size than the peer's there is nothing to compare.
+        most = None if quick else MOST_JAX.get(name)
+        figures.append(figure(timings, name, "ours", "jax", work.points, words=words, most=most))
+    return figures, {}
+
+
+def jax_milliseconds(python: Path, program: Path) -> dict[str, float]:
+    """What one process of the peer measured, by the name of the network."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
+    environment.pop("PYTHONPATH", None)
+    return {name: float(value) for name, value in LINE.findall(_output([str(python), str(program)], environment))}
+
+
+def measure_authors(peers: Elsewhere, repetitions: int, quick: bool) -> tuple[list[Figure], dict[str, str]]:
+    """First-order Warp-Leap against the authors' package on the same network; theirs takes no inner step to a point."""
+    if peers.authors is None:
+        return [], {"authors' package": "name its folder with --authors"}
+    work = conv(quick)
+    piece = whole(work, Approximate())
+    piece.meta_step()
+    ours, theirs = [], []
+    for _ in range(min(repetitions, TURNS)):
+        ours.append(typical(piece.meta_step))
+        try:
+            theirs.append(statistics.median(authors_seconds(peers.authors, work, quick)))
+        except WarpgradError as error:
+            return [], {"authors' package": str(error)}
+    timings = Timings({"ours": ours, "authors": theirs})
+    words = ("first-order Warp-Leap", "authors' package")
+    most = None if quick else MOST_AUTHORS
+    return [figure(timings, "conv", "ours", "authors", work.points, words=words, most=most)], {}
+
+
+def authors_seconds(folder: Path, work: Workload, quick: bool) -> list[float]:
+    """Seconds of some meta-steps of the authors' package."""
+    filters, size = (8, 5) if quick else (64, 20)
+    command = [sys.executable, str(PROGRAM), *map(str, (filters, size, 20, work.steps, 3 if quick else OURS_PER_TURN))]
+    package = next((place for place in (folder, folder / "src/warpgrad") if (place / "warpgrad").is_dir()), None)
+    if package is None:
+        raise WarpgradError(f"{folder} holds no package warpgrad")
+    printed = _output(command, {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(package)})
+    found: list[float] = json.loads(printed.splitlines()[-1])
+    return found
+
+
+def typical(way: Way) -> float:
+    """The median of some processor times."""
+    seconds = []
+    for _ in range(OURS_PER_TURN):
+        began = time.process_time()
+        way()
+        seconds.append(time.process_time() - began)
+    return statistics.median(seconds)
+
+
+def _output(command: Sequence[str], environment: dict[str, str]) -> str:
+    """What a program prints; its last line on stderr is the reason where it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    except OSError as error:
+        raise WarpgradError(f"{command[0]} cannot be started: {error.strerror}") from error
+    if done.returncode != 0:
+        raise WarpgradError((done.stderr.strip().splitlines() or ["no message"])[-1])
+    return done.stdout

@@ -1,0 +1,107 @@
+"""Compiled adaptation: the graph of a traced computation as machine code.
+
+TorchInductor, the compiler of PyTorch, turns a graph into one C++ function, which a C++ compiler builds: operations on
+the same entries become one loop, and nothing of Python is left between them. What was built is kept on disk, and the
+next process only loads it. Before that, products of matrices are taken in a cheaper order, see
+`warpgrad.adaptation.graphs`.
+
+Compiled code adds up in another order than plain evaluation. So a run has to be compiled from its first meta-step to
+its last, or not at all; `warpgrad.algorithms.backend` sees to that.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from warpgrad.adaptation.graphs import reorder_products
+from warpgrad.adaptation.traced import TracedGraphs, first_line
+from warpgrad.errors import WarpgradError
+from warpgrad.tensors import discrepancy, without_autocast
+
+logger = logging.getLogger(__name__)
+
+MOST_BATCHES = 4
+"""Computations that look at more batches stay traced: a compiler takes longer with every step of an unrolled graph."""
+TOLERANCE, TOLERANCE_SINGLE = 1e-8, 1e-3
+"""Between compiled and plain evaluation, relative to the numbers' size; see `warpgrad.tensors.discrepancy`."""
+
+
+def compiler() -> str | None:
+    """The C++ compiler that would be used: the one that CXX names, otherwise g++; None where there is none."""
+    return shutil.which(os.environ.get("CXX", "g++"))
+
+
+class CompiledGraphs(TracedGraphs):
+    """As `TracedGraphs`, each graph compiled when its computation is first seen, so that none is ever run otherwise."""
+
+    def __init__(self, *, strict: bool) -> None:
+        """`strict` makes an error of what cannot be compiled; otherwise it is traced only."""
+        super().__init__()
+        self._strict = strict
+
+    def _worth_tracing(self, seen: int, versions: int) -> bool:
+        del seen, versions
+        return True
+
+    def _runnable(
+        self, graph: GraphModule, flat: list[Tensor], expected: Sequence[Tensor], batches: int
+    ) -> Callable[..., Sequence[Tensor]] | None:
+        if not all(value.isfinite().all() for value in expected):
+            return None  # plain evaluation finds it again and tells where
+        if batches > MOST_BATCHES:
+            return super()._runnable(graph, flat, expected, batches)
+        try:
+            run = compiled(graph, flat)
+            with torch.no_grad(), without_autocast():
+                found = run(*flat)
+        # A compiler fails in as many ways as there are models and machines; any of them only means that it did.
+        except Exception as error:
+            self._give_up(f"the compiler failed: {first_line(error)}")
+            return super()._runnable(graph, flat, expected, batches)
+        double = all(value.dtype == torch.float64 for value in expected if value.is_floating_point())
+        if not discrepancy(found, expected) <= (TOLERANCE if double else TOLERANCE_SINGLE):
+            self._give_up("compiled steps have other numbers")
+            return super()._runnable(graph, flat, expected, batches)
+        return run
+
+    def _give_up(self, reason: str) -> None:
+        self._check(reason)
+        logger.info("steps are not compiled: %s", reason)
+
+    def _refuse(self, reason: str) -> None:
+        self._check(reason)
+        super()._refuse(reason)
+
+    def _check(self, reason: str) -> None:
+        if self._strict:
+            raise WarpgradError(f"backend='compiled' cannot be used, leave it to 'auto': {reason.rstrip('.')}.")
+
+
+def compiled(graph: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
+    """A graph, its products reordered, as machine code for inputs of these shapes, strides and types."""
+    import torch._inductor  # takes seconds, and few need it
+
+    better = copy.deepcopy(graph)
+    reorder_products(better.graph)
+    better.recompile()
+    settings: dict[str, Any] = {
+        "cpp_wrapper": True,  # one C++ function for the whole graph, instead of Python between its kernels
+        "cpp.threads": 1,  # small networks gain nothing by more, and sums do not depend on the machine's cores
+        "compile_threads": 1,  # no pool of processes for one function
+    }
+    logger.info("compiling a step of %d operations; it is kept on disk for later processes", len(better.graph.nodes))
+    with torch._inductor.config.patch(settings), torch.no_grad(), without_autocast(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the compiler's own workings; users can do nothing about them
+        run: Callable[..., Sequence[Tensor]] = torch._inductor.compile(better, [value.detach() for value in inputs])
+        run(*(value.detach() for value in inputs))  # some of it is built by the first call
+    return run

@@ -1,0 +1,134 @@
+"""The documentation site: what it shows is whole, and a reader's browser asks nobody else for anything.
+
+`make docs` builds it, with warnings as errors, and hands its folder to these tests.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+import threading
+import zlib
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+from tests.support.surface import CORE, public_names
+
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
+EXTERNAL = re.compile(
+    r"<(?:script|img|iframe|source|video|audio|embed|object)\b[^>]*?\b(?:src|data)=[\"']?(?:https?:)?//"
+    r"|<link\b(?=[^>]*\brel=[\"']?(?:stylesheet|preload|preconnect|dns-prefetch|icon|modulepreload))[^>]*href=[\"']?(?:https?:)?//"
+    r"|@import\s+(?:url\()?[\"']?(?:https?:)?//|url\([\"']?(?:https?:)?//"
+)
+"""What a browser fetches by itself from elsewhere; a link that a reader may follow is none of it."""
+
+
+@pytest.fixture(scope="module")
+def site(pytestconfig) -> Path:
+    folder = pytestconfig.getoption("site")
+    if folder is None:
+        pytest.skip("make docs builds the site and hands it over with --site")
+    return ROOT / folder
+
+
+@pytest.fixture(scope="module")
+def hooks():
+    pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
+    pytest.importorskip("nbclient", reason="the extra `docs` is not installed")
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        return importlib.import_module("hooks")
+    finally:
+        sys.path.remove(str(ROOT / "docs"))
+
+
+def external(text: str) -> list[str]:
+    return [match[0] for match in EXTERNAL.finditer(text)]
+
+
+def test_nothing_is_fetched_from_elsewhere(site):
+    files = [path for path in site.rglob("*") if path.suffix in (".html", ".css")]
+    assert len(files) > 40
+    found = {path.relative_to(site).as_posix(): external(path.read_text(encoding="utf-8")) for path in files}
+    assert not {name: hits for name, hits in found.items() if hits}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<script src="https://cdn.example/x.js"></script>',
+        '<link rel="stylesheet" href="https://fonts.example/css">',
+        '<link href="//fonts.example" rel="preconnect">',
+        "<img alt='' src='http://example/x.png'>",
+        "@import url(https://example/x.css)",
+        "body { background: url('https://example/x.png') }",
+    ],
+)
+def test_what_would_be_fetched_is_found(text):
+    assert external(text)
+
+
+def test_a_link_to_follow_is_not_fetched():
+    assert not external(
+        '<a href="https://arxiv.org/abs/1909.00025">the paper</a><link rel="canonical" href="https://x">'
+    )
+
+
+def test_the_reference_has_every_public_name(site):
+    """By the inventory, which lists what pages describe: under a public path or where the name is defined."""
+    data = (site / "objects.inv").read_bytes()
+    lines = zlib.decompress(data.split(b"\n", 4)[4]).decode().splitlines()
+    described = {line.split()[0] for line in lines}
+    missing = []
+    for package, name, value in public_names():
+        home = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
+        if not {f"{package}.{name}", f"warpgrad.{name}", home} & described:
+            missing.append(f"{package}.{name}")
+    assert not missing
+
+
+def test_the_reference_is_of_the_public_packages(hooks):
+    assert hooks.PACKAGES == CORE
+
+
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+def test_a_tutorial_is_kept_without_outputs_and_shown_with_them(site, path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
+    page = (site / "tutorials" / f"{path.stem}.html").read_text(encoding="utf-8")
+    assert "prints" in page
+    assert f'href="{path.stem}.ipynb"' in page
+    assert (site / "tutorials" / path.name).exists()
+
+
+def test_there_are_the_five_tutorials():
+    assert {path.stem for path in TUTORIALS} == {
+        "own-model", "images-from-folders", "hugging-face", "continual-learning", "many-machines",
+    }  # fmt: skip
+
+
+def test_a_cell_that_fails_fails_the_build(hooks, tmp_path, monkeypatch):
+    nbformat = pytest.importorskip("nbformat")
+    monkeypatch.setattr(hooks, "CACHE", tmp_path / "kept")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("assert 1 == 2")])
+    nbformat.write(notebook, tmp_path / "wrong.ipynb")
+    with pytest.raises(Exception, match=r"wrong\.ipynb: a cell failed"):
+        hooks.executed(tmp_path / "wrong.ipynb")
+
+
+def test_the_browser_says_nothing(site, browser):
+    """Scripts of the theme run, and neither a script nor a style is missing."""
+    quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for page in ("index.html", "api/rules.html", "tutorials/own-model.html"):
+            with browser.page(f"http://127.0.0.1:{server.server_port}/{page}") as visit:
+                assert not visit.console(), page
+                visit.wait("document.documentElement.classList.contains('js')")  # the theme's script ran
+        server.shutdown()
