@@ -259,7 +259,7 @@ STEPS = RunTable(
         *_initialisation("Leap", "leap", 0.1, *_STEP_SIZES),
         *_initialisation("Reptile", "reptile", 0.1, 0.1, 0.3, 1.0, 3.0),
         *_initialisation("FOMAML", "fomaml", 0.5, 0.15, 0.5, 1.5, 5.0),
-        *_initialisation("MAML", "maml", 0.5, 0.015, 0.05, 0.15, 0.5),
+        *_initialisation("MAML", "maml", 0.5, 0.05, 0.15, 0.5, 1.5),
         *_initialisation("Finetuning", "finetuning", 0.1, *_STEP_SIZES),
         *_trials("SGD", "sgd", {"inner_lr": 0.1}, {"inner_lr": _SCRATCH_STEP_SIZES}),
         *_trials(
@@ -282,7 +282,7 @@ STEPS = RunTable(
     search=True,
 )
 """SGD and KFAC take ten times the α named here, as in the paper; the paper names neither damping nor bound of KFAC.
-Grids whose edge won a first time were moved on: φ's step of Warp-Leap, θ0's of Reptile and MAML, KFAC's damping."""
+Grids whose edge won a first time were moved on: φ's step of Warp-Leap, θ0's of Reptile, KFAC's damping."""
 
 _STEP_SIZE = FloatRange(0.01, 1.0, log=True)
 _FILTERS = Choices((16, 32, 64, 128))
