@@ -120,7 +120,7 @@ def test_the_objective_of_the_guide_keeps_snapshots_in_every_backend() -> None:
     """The snippet of docs/extending.md: loop, stack and recording agree, and the snapshot matters."""
     guide = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     (snippet,) = [text for text in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "def remember" in text]
-    names: dict[str, Any] = {"wg": wg}
+    names: dict[str, Any] = {"wg": wg, "learner": wg.Learner(mlp()), "task": make_task(mlp, 0)}
     exec(snippet, names)
     tasks = [make_task(mlp, seed) for seed in (1, 2)]
     found = {}

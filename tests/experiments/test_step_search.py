@@ -17,25 +17,32 @@ from warpgrad.experiments.base import Diverged, Experiment, Group
 from warpgrad.experiments.comparison import Trial, check_searched, edge_winners, search_lines, trials_of
 from warpgrad.experiments.few_shot.experiment import FewShot
 from warpgrad.experiments.multi_shot.experiment import MultiShot
+from warpgrad.experiments.omniglot.experiment import Omniglot
 from warpgrad.experiments.records import read_record
 from warpgrad.experiments.runner import run_settings
 from warpgrad.report.runs import Run
 
 
-def winners_on_record(experiment: Experiment[Any]) -> dict[str, Mapping[str, Any]]:
-    """Method -> the settings that won the search on record, which must have been an equal one with winners inside."""
+def winners_on_record(experiment: Experiment[Any]) -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Label -> method and the settings that won the search on record, an equal one with winners inside its grids."""
     record = read_record(ROOT / "results" / f"{experiment.name}-steps.json")
     tried = trials_of(record.groups(), experiment.sweep_metric, record.diverged)
     methods = {trial.method: trial.settings["method"] for trial in tried}
-    return {methods[winner.method]: winner.settings for winner in check_searched(tried)}
+    return {winner.method: (methods[winner.method], winner.settings) for winner in check_searched(tried)}
 
 
-@pytest.mark.parametrize("experiment", [FewShot(), MultiShot()], ids=lambda experiment: experiment.name)
-def test_presets_take_the_step_sizes_that_won_the_search_on_record(experiment):
+@pytest.mark.parametrize("experiment", [FewShot(), MultiShot(), Omniglot()], ids=lambda experiment: experiment.name)
+def test_presets_take_the_settings_that_won_the_search_on_record(experiment):
     found = winners_on_record(experiment)
     assert len(found) >= 4
-    for method, settings in found.items():
-        assert experiment.config("small", method=method).inner_lr == settings["inner_lr"], method
+    for label, (method, settings) in found.items():
+        config = experiment.config("small", method=method)
+        if label == "Random θ0":  # another batch of SGD, and so a row of its own
+            main = next(table for table in experiment.tables if table.name == experiment.name)
+            (row,) = (row for row in main.rows if row.label == "Random θ0, no warp, step size searched")
+            config = experiment.config("small", **row.settings)
+        used = vars(config) | ({"theta0_lr": config.outer_lr} if experiment.name == "omniglot" else {})
+        assert {name: used[name] for name in settings} == dict(settings), label
 
 
 def test_the_command_line_begins_with_the_step_size_of_the_method_it_names(tmp_path):

@@ -170,7 +170,7 @@ def test_losses_that_cannot_be_used_are_named():
         wg.SupervisedTask(x[:0], y[:0], F.mse_loss, name="none")
     with pytest.raises(wg.WarpgradError, match="4 inputs but 3 targets"):
         wg.SupervisedTask(x, y[:3], F.mse_loss)
-    with pytest.raises(wg.WarpgradError, match="batches of 0"):
+    with pytest.raises(wg.WarpgradError, match="batch_size=0"):
         wg.SupervisedTask(x, y, F.mse_loss, batch_size=0)
     with pytest.raises(wg.WarpgradError, match="at least one task"):
         wg.TaskList([])

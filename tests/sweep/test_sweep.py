@@ -45,15 +45,18 @@ SPACE = {
     "form": Choices(("printed", "peaks")),
 }
 
-# arguments: directory, meta_lr, meta-steps, what to do at the end
+# arguments: directory, settings, what to do at the end
 RUN = """
 import json, math, os, signal, sys, time
-directory, rate, steps, end = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+directory, config, end = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+rate, steps = config["meta_lr"], config["meta_steps"]
 def stop(number, frame):
     open(directory + "/stopped", "w").close()
     sys.exit(143)
 signal.signal(signal.SIGTERM, stop)
 os.makedirs(directory, exist_ok=True)
+with open(directory + "/config.json", "w") as file:
+    json.dump(config, file)
 loss = abs(math.log10(rate) + 2)
 with open(directory + "/metrics.jsonl", "w") as file:
     for step in range(steps):
@@ -77,8 +80,7 @@ with open(directory + "/summary.json", "w") as file:
 
 def stand_in(end="done"):
     def command(experiment, config, directory: Path) -> list[str]:
-        words = [str(directory), repr(config.meta_lr), str(config.meta_steps), end]
-        return [sys.executable, "-I", "-S", "-c", RUN, *words]
+        return [sys.executable, "-I", "-S", "-c", RUN, str(directory), json.dumps(vars(config)), end]
 
     return command
 
@@ -378,7 +380,7 @@ def test_the_page_tells_the_best_and_the_failed(tmp_path):
     assert best_so_far(turned, outcomes).tolist() == [3.0, 3.0, 3.0, 3.0, 4.0]
     page = study_page(plan, outcomes, places, "warpgrad sweep synthetic --trials 5")
     text = page.html()
-    assert text.count("<img") == len(SPACE) + 1
+    assert text.count('<figure class="chart">') == len(SPACE) + 1
     for words in ("Best loss/warp", "trial-0002, validation split", "3 complete, 2 failed", "nan &amp; &lt;void&gt;"):
         assert words in text
     assert "warpgrad sweep synthetic --trials 5" in text

@@ -76,7 +76,8 @@ def lines(run: Path) -> list[dict]:
 
 def final(run: Path) -> dict:
     state = checkpoint.read_checkpoint(sorted((run / "checkpoints").glob("step-*"))[-1])
-    return {**state, "seconds": 0.0, "offset": 0}
+    # The checksum is of lines with times in them; without these, the lines are compared by `lines`.
+    return {**state, "seconds": 0.0, "offset": 0, "digest": None}
 
 
 def same(first, second) -> bool:
