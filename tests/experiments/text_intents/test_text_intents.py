@@ -115,7 +115,7 @@ def test_a_label_too_small_for_the_test_is_refused_before_meta_training(runs: Ru
 
 def test_meta_trained_methods_take_no_more_than_twenty_steps_at_test() -> None:
     for method in META:
-        assert EXPERIMENT.config("small", method=method).own_steps <= 20
+        assert EXPERIMENT.config("small", method=method).adaptation_steps <= 20
 
 
 def test_the_page_and_the_table_from_a_record(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

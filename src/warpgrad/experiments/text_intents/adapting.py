@@ -59,7 +59,7 @@ def adapt_run(
     states = SentenceStates.encoded(texts, partial(opened.lower, layers=config.layers))
     members = [[place for place, row in enumerate(rows) if row[1] == label] for label in labels]
     task = IntentTask(data.name, states, members, members, batch_shots=5)
-    count = config.own_steps if steps is None else steps
+    count = config.adaptation_steps if steps is None else steps
     *_, fitted = adapted_points(method, task, count)
     net, head = fitted()
     first, last = (_loss(method, task, point) for point in (method.learner.theta0, dict(net.named_parameters())))

@@ -19,18 +19,14 @@ METHODS = (*META, *TUNED, "logistic", "centroid")
 HEADLINE = 5
 """The number of shots that `accuracy` alone stands for."""
 
-ALPHA: Mapping[str, float] = {
-    "warp-maml": 1.0, "warp-leap": 1.0, "maml": 1.0, "fomaml": 1.0, "reptile": 1.0, "anil": 30.0, "meta-sgd": 1.0,
-}  # fmt: skip
-"""The step size of adaptation of every meta-trained method."""
-META_LR: Mapping[str, float] = dict.fromkeys(META, 3e-4)
-"""Adam's, for φ and θ0 of every meta-trained method."""
-TEST_STEPS: Mapping[str, int] = dict.fromkeys(META, 20)
-"""How many steps each takes at test, 20 at most."""
-TUNE_LR: Mapping[str, float] = {"tune-theta": 3e-3, "tune-all": 1e-4, "lora": 3e-3, "contrastive": 1e-4}
-"""AdamW's step size of every fine-tuned one."""
-TUNE_STEPS: Mapping[str, int] = {"tune-theta": 20, "tune-all": 20, "lora": 20, "contrastive": 20}
-"""How long each is fine-tuned."""
+_SEARCHED: Mapping[str, Mapping[str, Any]] = {
+    "anil": {"inner_lr": 30.0},
+    "tune-theta": {"tune_lr": 3e-3},
+    "tune-all": {"tune_lr": 1e-4},
+    "lora": {"tune_lr": 3e-3},
+    "contrastive": {"tune_lr": 1e-4},
+}
+"""Step sizes and lengths of a method's own, where they are not the defaults."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +58,12 @@ class TextConfig(Config):
     """Sentences of each label in one meta-loss."""
     steps: PositiveInt = 5
     """K in meta-training."""
-    inner_lr: PositiveFloat | None = None
-    """α; None is the method's own, chosen by the table `text-intents-steps`."""
-    meta_lr: PositiveFloat | None = None
-    """Adam's step size for φ: the warps, and what ANIL does not adapt; None is the method's own, as for α."""
-    theta0_lr: PositiveFloat | None = None
-    """Adam's step size for θ0; None is the method's own, as for α."""
+    inner_lr: PositiveFloat = 1.0
+    """α of the meta-trained methods."""
+    meta_lr: PositiveFloat = 3e-4
+    """Adam's step size for φ: the warps, and what ANIL does not adapt."""
+    theta0_lr: PositiveFloat = 3e-4
+    """Adam's step size for θ0."""
     rule_lr: PositiveFloat = 0.01
     """Adam's step size for the step sizes of meta-sgd."""
     meta_clip: PositiveFloat = 10.0
@@ -80,10 +76,10 @@ class TextConfig(Config):
     """Meta-steps between validations; the weights with the least validation loss are kept."""
     validation_draws: PositiveInt = 4
     """Support sets of every validation domain."""
-    tune_lr: PositiveFloat | None = None
-    """AdamW's step size of fine-tuning; None is the method's own, chosen by the table `text-intents-steps`."""
-    tune_steps: PositiveInt | None = None
-    """Steps of fine-tuning; None is the method's own, chosen by the same table."""
+    tune_lr: PositiveFloat = 3e-3
+    """AdamW's step size of fine-tuning."""
+    tune_steps: PositiveInt = 20
+    """Steps of fine-tuning."""
     tune_head: Literal["centroids", "linear"] = "centroids"
     """The head of fine-tuning: that of all other methods, or a linear layer that begins at the centroids."""
     penalty: PositiveFloat = 0.1
@@ -100,33 +96,15 @@ class TextConfig(Config):
     """Support sets of the task on all labels of the test domains at once; 0 for none."""
     outside: NonNegativeInt = 300
     """Sentences out of scope to be told from the others."""
-    test_steps: PositiveInt | None = None
-    """Adaptation steps at test of the meta-trained methods; None is the method's own, as for α."""
+    test_steps: PositiveInt = 20
+    """Adaptation steps at test of the meta-trained methods."""
 
     @property
-    def alpha(self) -> float:
-        return ALPHA.get(self.method, 3.0) if self.inner_lr is None else self.inner_lr
-
-    @property
-    def own_meta_lr(self) -> float:
-        return META_LR.get(self.method, 3e-4) if self.meta_lr is None else self.meta_lr
-
-    @property
-    def own_theta0_lr(self) -> float:
-        return META_LR.get(self.method, 3e-4) if self.theta0_lr is None else self.theta0_lr
-
-    @property
-    def own_tune_lr(self) -> float:
-        return TUNE_LR.get(self.method, 1e-3) if self.tune_lr is None else self.tune_lr
-
-    @property
-    def own_steps(self) -> int:
+    def adaptation_steps(self) -> int:
         """How many steps the method takes on a test task."""
         if self.method in META:
-            return TEST_STEPS[self.method] if self.test_steps is None else self.test_steps
-        if self.method in TUNED:
-            return TUNE_STEPS[self.method] if self.tune_steps is None else self.tune_steps
-        return 0
+            return self.test_steps
+        return self.tune_steps if self.method in TUNED else 0
 
 
 PRESETS: Mapping[str, TextConfig] = MappingProxyType(
@@ -262,4 +240,5 @@ DECLARATION = Declaration(
     presets=PRESETS,
     tables=TABLES,
     spaces=SPACES,
+    searched=dict.fromkeys(PRESETS, _SEARCHED),
 )

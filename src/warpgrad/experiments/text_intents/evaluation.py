@@ -62,7 +62,7 @@ def evaluate_on_domains(config: TextConfig, data: Sentences, run: Path) -> dict[
     # The mean over shots after each number of steps. On validation domains its best chooses how many to take.
     curve = np.mean([np.mean(list(own.values()), axis=0) for own in result["curves"].values()], axis=0)
     best = int(curve.argmax()) if config.split == "validation" else len(curve) - 1
-    result["metrics"] |= {"accuracy": float(curve[best]), "steps": steps_tested(config.own_steps)[best]}
+    result["metrics"] |= {"accuracy": float(curve[best]), "steps": steps_tested(config.adaptation_steps)[best]}
     return {
         **result,
         "data": data.text.name,
@@ -73,7 +73,7 @@ def evaluate_on_domains(config: TextConfig, data: Sentences, run: Path) -> dict[
         "query": config.query,
         "shots": list(config.shots),
         "domains": sorted({data.text.domains[label] for label in data.text.split(config.seed)[config.split]}),
-        "tested_at": steps_tested(config.own_steps),
+        "tested_at": steps_tested(config.adaptation_steps),
         # Each method is judged at the end of its own steps: at most as many as the settings say.
         "headline_steps": "its own",
     }
@@ -146,7 +146,7 @@ def validation_scores(config: TextConfig, data: Sentences, method: Method) -> di
     for draw in range(config.validation_draws):
         for name, labels in _domains(config, family, draw).items():
             task = family.task(name, labels, HEADLINE, task_key(config, "validation", name, draw))
-            *_, fitted = adapted_points(method, task, config.own_steps)
+            *_, fitted = adapted_points(method, task, config.adaptation_steps)
             found.append(_scores(*fitted(), task))
     return {name: float(np.mean([scores[name] for scores in found])) for name in ("accuracy", "loss")}
 
@@ -156,11 +156,11 @@ def _judged(
 ) -> dict[str, Any]:
     """Accuracy after the steps of `steps_tested`, processor seconds up to there, and at the end the AUROC."""
     if method is not None:
-        points = adapted_points(method, task, config.own_steps)
+        points = adapted_points(method, task, config.adaptation_steps)
     else:
         assert plain is not None
         points = adapted_by(config, plain, task)
-    steps = steps_tested(config.own_steps)
+    steps = steps_tested(config.adaptation_steps)
     accuracies, seconds, scores, spent, began = [], [], {"accuracy": 0.0}, 0.0, time.process_time()
     for k, fitted in enumerate(points):
         spent += time.process_time() - began
@@ -171,7 +171,7 @@ def _judged(
             scores = _scores(net, head, task)
             accuracies.append(scores["accuracy"])
         began = time.process_time()
-    if config.own_steps == 0:
+    if config.adaptation_steps == 0:
         accuracies, seconds = 2 * accuracies, 2 * seconds
     return {"accuracy": accuracies, "seconds": seconds, "auroc": scores.get("auroc")}
 

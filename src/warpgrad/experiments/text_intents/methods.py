@@ -86,11 +86,11 @@ def training_family(config: TextConfig, data: Sentences) -> IntentFamily:
 def recipe(config: TextConfig, encoder: Encoder, capacity: int = CAPACITY) -> Recipe:
     """How a method is meta-trained."""
     learner = text_learner(config, encoder, capacity)
-    optimiser = adam(phi=config.own_meta_lr, theta0=config.own_theta0_lr, rule=config.rule_lr)
+    optimiser = adam(phi=config.meta_lr, theta0=config.theta0_lr, rule=config.rule_lr)
     made = partial(Recipe, optimiser=optimiser, clip=config.meta_clip)
     online = Online(steps=config.steps, tasks=config.meta_batch)
     unrolled = Unrolled(steps=config.steps, tasks=config.meta_batch)
-    descent = SGD(config.alpha)
+    descent = SGD(config.inner_lr)
     match config.method:
         case "warp-maml":
             return made(warp_maml(learner, descent), online)
@@ -101,7 +101,7 @@ def recipe(config: TextConfig, encoder: Encoder, capacity: int = CAPACITY) -> Re
         case "maml" | "anil":
             return made(Method(learner, descent), unrolled)
         case "meta-sgd":
-            return made(Method(learner, MetaSGD(config.alpha)), unrolled)
+            return made(Method(learner, MetaSGD(config.inner_lr)), unrolled)
     raise WarpgradError(f"{config.method} is not meta-trained.")
 
 

@@ -30,11 +30,11 @@ def adapted_by(config: TextConfig, plain: SentenceClassifier, task: IntentTask) 
         case "logistic":
             yield lambda: (net, logistic(net, task, config.penalty))
         case "contrastive":
-            for tuned in contrastive(net, task, config.own_tune_lr, config.own_steps):
+            for tuned in contrastive(net, task, config.tune_lr, config.adaptation_steps):
                 yield partial(_with_logistic, tuned, task, config.penalty)
         case _:
             tuned_by = fine_tuned if config.tune_head == "centroids" else linearly_tuned
-            yield from tuned_by(net, task, config.own_tune_lr, config.own_steps)
+            yield from tuned_by(net, task, config.tune_lr, config.adaptation_steps)
 
 
 def _with_logistic(net: SentenceClassifier, task: IntentTask, penalty: float) -> tuple[SentenceClassifier, Head]:
