@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 
 from warpgrad.errors import WarpgradError, printable, require
 from warpgrad.experiments import DECLARATIONS, Config, Declaration, Execution, find_declaration, find_experiment
-from warpgrad.experiments.settings_file import read_settings
+from warpgrad.experiments.settings_file import fitted_settings, read_settings
 from warpgrad.io import read_object, settings_of, write_json
 
 RUN = """Meta-train and evaluate; the same command again goes on where it stopped.
@@ -168,8 +168,7 @@ def run_config(directory: Path) -> tuple[Declaration[Any], Any]:
             f"{directory / 'config.json'} does not fit this version of {experiment.name} (setting '{unknown[0]}'); "
             "use the version that wrote it, or run it again with --fresh."
         )
-    frozen = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    return experiment, dataclasses.replace(preset, **frozen)
+    return experiment, dataclasses.replace(preset, **fitted_settings(given, experiment, directory / "config.json"))
 
 
 def _set_threads(threads: int) -> None:

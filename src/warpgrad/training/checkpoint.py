@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,11 @@ import torch
 from torch import Tensor
 
 from warpgrad.errors import WarpgradError, require
-from warpgrad.io import DamagedError, open_regular, read_bytes, reason, write_bytes
+from warpgrad.io import DamagedError, read_bytes, reason, write_bytes
 
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_FORMAT = 1
-HEADER_BYTES = 100_000_000
-"""The longest header that a safetensors file may have."""
 _KEY, _CHECKSUM = "warpgrad", "sha256"
 """The entries of the header: all that is no tensor, and the checksum, which checkpoints of earlier versions lack."""
 
@@ -54,7 +52,7 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
         tensors = safetensors.torch.load(data)
     # What the header of a damaged file holds can be anything.
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _damaged(path, (str(error).splitlines() or [type(error).__name__])[0]) from error
+        raise _damaged(path, _first_line(error)) from error
     require(_KEY in metadata, f"{path} is a safetensors file, but not a checkpoint of warpgrad; give one of a run.")
     if metadata.keys() - {_KEY, _CHECKSUM}:
         raise _damaged(path, "its header has entries that no version writes")
@@ -77,18 +75,23 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     return found
 
 
-def read_entry(path: Path, name: str) -> Any:
-    """One entry of a state that is no tensor, from the header alone; None where there is none or it cannot be read.
-
-    It is not compared with the checksum: who goes on to read the state does that.
-    """
+@contextmanager
+def understood(source: Path | None) -> Iterator[None]:
+    """What a checkpoint of a stranger holds can be anything, however whole it is: one sentence for all of it."""
     try:
-        with os.fdopen(open_regular(path), "rb") as file:
-            length = int.from_bytes(head := file.read(8), "little")
-            items = json.loads(_metadata(head + file.read(min(length, HEADER_BYTES)))[_KEY])["state"]["items"]
-        return next((part.get("value") for key, part in items if key == name), None)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
+        yield
+    except WarpgradError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, RuntimeError, OverflowError) as error:
+        where = f"checkpoint {source}" if source is not None else "the checkpoint"
+        raise WarpgradError(
+            f"{where} does not hold what this version writes ({type(error).__name__}: {_first_line(error)}); restore "
+            "it, or start over with --fresh."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _damaged(path: Path, why: str) -> DamagedError:

@@ -63,7 +63,8 @@ def load(
     """
     path = file_path(path, "path", "warp.safetensors")
     _check_kinds(learner, rule, objective, initialiser)
-    return _built(path, checkpoint.read_checkpoint(path, learner.device), learner, rule, objective, initialiser)
+    with checkpoint.understood(path):
+        return _built(path, checkpoint.read_checkpoint(path, learner.device), learner, rule, objective, initialiser)
 
 
 def load_run(
@@ -101,11 +102,12 @@ def load_start(method: Method, path: str | Path) -> None:
     path = Path(path)
     source = newest_checkpoint(path) if path.is_dir() else path
     state = checkpoint.read_checkpoint(source, method.learner.device)
-    own, given = weights(method), dict(_chosen(state, source))
-    for group in ("rule", "prior"):
-        if _shapes(given.get(group) or {}) != _shapes(own[group]):
-            given[group] = own[group]
-    load_weights(method, given, source)
+    with checkpoint.understood(source):
+        own, given = weights(method), dict(_chosen(state, source))
+        for group in ("rule", "prior"):
+            if _shapes(given.get(group) or {}) != _shapes(own[group]):
+                given[group] = own[group]
+        load_weights(method, given, source)
 
 
 def _check_kinds(

@@ -11,10 +11,10 @@ import torch
 from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.algorithms.method import Method
-from warpgrad.errors import NonFiniteError, WarpgradError, require
+from warpgrad.errors import NonFiniteError, WarpgradError, integer, real, require
 from warpgrad.model.learner import Learner
 from warpgrad.tensors import Tensors
-from warpgrad.training.checkpoint import cloned, read_checkpoint
+from warpgrad.training.checkpoint import cloned, read_checkpoint, understood
 from warpgrad.training.early_stopping import EarlyStopping
 from warpgrad.training.parts import method_parts
 from warpgrad.version import __version__
@@ -90,9 +90,13 @@ class TrainingState:
 
     def load(self, state: Mapping[str, Any], source: Path) -> None:
         """Go on from a checkpoint; one of another model is refused before anything is changed."""
+        with understood(source):
+            self._load(state, source)
+
+    def _load(self, state: Mapping[str, Any], source: Path) -> None:
         load_weights(self.method, state["weights"], source)
-        self.step, self.seconds = state["step"], state["seconds"]
-        self.offset, self.digest = state["offset"], state.get("digest")
+        self.step, self.seconds = integer(state["step"], "step"), real(state["seconds"], "seconds")
+        self.offset, self.digest = integer(state["offset"], "offset"), state.get("digest")
         self.update.load_state(state["update"])
         self.algorithm.load_state(state["algorithm"])
         # Checkpoints of earlier versions do not say it: nothing was compiled then.
@@ -116,8 +120,17 @@ def weights(method: Method) -> Weights:
 
 def load_weights(method: Method, state: Mapping[str, Any], source: Path | None = None) -> None:
     """Put stored weights in place; names and shapes must be those of this method."""
-    targets = weights(method)
-    where = f"checkpoint {source}" if source is not None else "the checkpoint"
+    with understood(source):
+        _check_weights(
+            targets := weights(method), state, f"checkpoint {source}" if source is not None else "the checkpoint"
+        )
+        with torch.no_grad():
+            for group, own in targets.items():
+                for name, value in own.items():
+                    value.copy_(state[group][name])
+
+
+def _check_weights(targets: Weights, state: Mapping[str, Any], where: str) -> None:
     for group, own in targets.items():
         given = state.get(group) or {}
         for name in sorted(set(own) ^ set(given)):
@@ -129,15 +142,18 @@ def load_weights(method: Method, state: Mapping[str, Any], source: Path | None =
                 f"{where} has {group} entry '{name}' of shape {tuple(given[name].shape)}, the model "
                 f"{tuple(value.shape)}: it belongs to another model.",
             )
+            # Another precision is a matter of the learner that is loaded into; another kind of number is none.
+            require(
+                torch.can_cast(given[name].dtype, value.dtype)
+                and given[name].is_floating_point() == value.is_floating_point(),
+                f"{where} has {group} entry '{name}' in {given[name].dtype}, the model in {value.dtype}: it belongs to "
+                "another model.",
+            )
             if not is_sound(given[name], parameter=isinstance(value, torch.nn.Parameter) or group != "module"):
                 raise NonFiniteError(
                     f"{where} has {group} entry '{name}' with numbers that are none (NaN or infinite): training had "
                     "diverged; take smaller steps and start over with --fresh."
                 )
-    with torch.no_grad():
-        for group, own in targets.items():
-            for name, value in own.items():
-                value.copy_(state[group][name])
 
 
 def is_sound(value: torch.Tensor, *, parameter: bool) -> bool:
@@ -150,5 +166,6 @@ def is_sound(value: torch.Tensor, *, parameter: bool) -> bool:
 def load_learner(method: Method, path: Path) -> Learner:
     """The learner of a run as it was meant to be used: with its best weights where validation chose some."""
     state = read_checkpoint(path, method.learner.device)
-    load_weights(method, state["best"] or state["weights"], path)
+    with understood(path):
+        load_weights(method, state["best"] or state["weights"], path)
     return method.learner
