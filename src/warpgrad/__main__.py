@@ -18,7 +18,7 @@ def _end(number: int, _: FrameType | None) -> None:
 
 
 def main() -> NoReturn:
-    """Carry out the command line. Once that has ended, a signal has nothing to stop: it must not change the exit code."""
+    """Carry out the command line. Once that has ended, a signal has nothing to stop, and changes no exit code."""
     try:
         command()
     finally:

@@ -9,6 +9,7 @@ import random
 import re
 import resource
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -330,6 +331,25 @@ def test_a_worker_ends_with_its_parent_and_its_output_is_drained():
         time.sleep(0.05)
 
 
+def test_a_rank_whose_launcher_was_killed_before_it_had_begun_ends(tmp_path):
+    """Its parent is another from its first line on; what it can tell by is that nobody keeps the store."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    launched = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    words = ["run", "synthetic", "--out", str(tmp_path / "run"), *TINY]
+    done = subprocess.run(
+        [*COMMAND, *words],
+        env={**os.environ, **rank, **launched},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 143
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_at_any_time_is_an_exit_code_and_a_sentence(tmp_path, number):
     """While modules are imported, and again while it is ending."""
@@ -380,12 +400,14 @@ def test_what_no_ranks_can_work_with_is_refused(monkeypatch, capsys, name, value
 
 def test_debug_shows_the_traceback_and_nothing_else_does(monkeypatch, capsys):
     def broken(words):
-        raise {"memory": MemoryError, "deep": RecursionError, "bug": KeyError}[words[0]]("why\nmore")
+        kinds = {"memory": MemoryError, "deep": RecursionError, "bug": KeyError, "library": ImportError}
+        raise kinds[words[0]]("libtorch_cpu.so: failed to map segment\nmore")
 
     monkeypatch.setattr("warpgrad.cli.main.dispatch", broken)
-    for word in ("memory", "deep", "bug"):
+    for word in ("memory", "deep", "bug", "library"):
         code, said = says([word], capsys)
         assert (code, said.count("\n"), "Traceback" in said) == (2, 1, False)
+        assert ("not enough memory" in said) == (word in ("memory", "library"))
         assert "Traceback" in says([word, "--debug"], capsys)[1]
 
 
