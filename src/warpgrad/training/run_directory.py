@@ -419,7 +419,17 @@ def check_metrics(path: Path) -> bool:
             f"{metrics} cannot be read: {reason(error)}; restore it or start over with --fresh."
         ) from error
     offset = state["offset"]
-    return _check_metrics(lines[:offset], state.get("digest"), metrics)
+    known = _check_metrics(lines[:offset], state.get("digest"), metrics)
+    # A run that was cut off has lines of meta-steps since its last checkpoint; the last of them may be half a line.
+    later = _parsed(lines[offset : lines.rfind(b"\n") + 1], metrics)
+    saved_lines = _parsed(lines[:offset], metrics) if known and later else []
+    begin = saved_lines[-1]["step"] + 1 if saved_lines else None
+    if begin is not None and [line.get("step") for line in later] != list(range(begin, begin + len(later))):
+        raise DamagedError(
+            f"{metrics} is damaged: what follows the meta-steps of the last checkpoint are not the next ones; restore "
+            "the file or start over with --fresh."
+        )
+    return known
 
 
 def _check_metrics(lines: bytes, digest: str | None, path: Path) -> bool:
