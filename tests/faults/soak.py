@@ -33,6 +33,8 @@ from warpgrad.training.run_directory import CLEARING
 
 GIVEN_UP = 60
 """Kills of one command; then it is let to its end."""
+MEET = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")
+"""Where ranks meet: a port that is free, on this machine alone."""
 NOTHING: dict[str, Any] = {"kills": 0, "series": 0, "failures": []}
 
 
@@ -71,9 +73,7 @@ def killed(job: Soaked, place: Path, seconds: float) -> int | None:
     """Carry a command out and kill it after so many seconds; its exit code if it was faster."""
     words = job.words(place)
     if job.ranks > 1:
-        # A port that is free, on this machine alone.
-        place_to_meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(job.ranks), *place_to_meet]
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(job.ranks), *MEET]
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         process = subprocess.Popen([*launcher, "-m", "warpgrad", *words], **silent)  # type: ignore[call-overload]
         try:
