@@ -19,7 +19,7 @@ from torch import Tensor
 from warpgrad.errors import NonFiniteError, WarpgradError, integer
 from warpgrad.keys import fold
 from warpgrad.model.learner import Forward, Learner
-from warpgrad.rules.base import Rule
+from warpgrad.rules import Rule
 from warpgrad.tasks.base import Batch, Task
 from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, shapes, without_autocast
 

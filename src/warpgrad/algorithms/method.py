@@ -1,20 +1,22 @@
-"""A method is a choice of parts: learner, rule, objective, initialiser, and λ."""
+"""A method is a choice of parts: learner, rule, objective, initialiser and λ. What it has learned are its weights."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
 
 from warpgrad.adaptation.base import Adaptation
 from warpgrad.adaptation.trajectory import ObjectiveStep, ThetaGradient, Trajectory
 from warpgrad.algorithms.ranks import Ranks, all_reduce
-from warpgrad.errors import WarpgradError, expect, real
-from warpgrad.initialisers.base import Initialiser
-from warpgrad.initialisers.points import Fixed
+from warpgrad.errors import NonFiniteError, WarpgradError, expect, real, require
+from warpgrad.initialisers import Fixed, Initialiser
 from warpgrad.model.learner import Learner
-from warpgrad.objectives.base import Objective, StartSample
-from warpgrad.objectives.unrolled import UnrolledStep
-from warpgrad.rules.base import Rule
+from warpgrad.objectives import Objective, StartSample, UnrolledStep
+from warpgrad.rules import Rule
 from warpgrad.tensors import Accumulator, Tensors
 
 ParameterGroup = Literal["phi", "rule", "theta0", "prior"]
@@ -22,6 +24,8 @@ ParameterGroup = Literal["phi", "rule", "theta0", "prior"]
 GROUPS: tuple[ParameterGroup, ...] = ("phi", "rule", "theta0", "prior")
 
 Reduction = Literal["mean", "sum"]
+Weights = dict[str, Tensors]
+"""What a method has learned, by the part that holds it: the module, the rule, the prior."""
 
 
 class MetaUpdate(Protocol):
@@ -94,6 +98,49 @@ class Method:
     def trajectory(self, adaptation: Adaptation, steps: int) -> Trajectory:
         """K adaptation steps, each with what L and C make of it."""
         return Trajectory(adaptation, steps, objective=self.objective, initialiser=self.initialiser)
+
+
+def weights(method: Method) -> Weights:
+    """All that was meta-learned: the module (θ0, φ, buffers), the rule's parameters, the prior's."""
+    module = method.learner.module
+    return {
+        "module": {**dict(module.named_parameters()), **dict(module.named_buffers())},
+        "rule": dict(method.rule.meta),
+        "prior": dict(method.initialiser.meta),
+    }
+
+
+def load_weights(method: Method, state: Mapping[str, Any], source: Path | None = None) -> None:
+    """Put stored weights in place; names and shapes must be those of this method."""
+    targets = weights(method)
+    where = f"checkpoint {source}" if source is not None else "the checkpoint"
+    for group, own in targets.items():
+        given = state.get(group) or {}
+        for name in sorted(set(own) ^ set(given)):
+            side = "has no" if name in own else "has an unknown"
+            raise WarpgradError(f"{where} {side} {group} entry '{name}': it belongs to another model or method.")
+        for name, value in own.items():
+            require(
+                value.shape == given[name].shape,
+                f"{where} has {group} entry '{name}' of shape {tuple(given[name].shape)}, the model "
+                f"{tuple(value.shape)}: it belongs to another model.",
+            )
+            if not _is_sound(given[name], parameter=isinstance(value, torch.nn.Parameter) or group != "module"):
+                raise NonFiniteError(
+                    f"{where} has {group} entry '{name}' with numbers that are none (NaN or infinite): training had "
+                    "diverged; take smaller steps and start over with --fresh."
+                )
+    with torch.no_grad():
+        for group, own in targets.items():
+            for name, value in own.items():
+                value.copy_(state[group][name])
+
+
+def _is_sound(value: torch.Tensor, *, parameter: bool) -> bool:
+    """Whether stored numbers can be used: none is NaN and, in a parameter, none infinite; a mask in a buffer may be."""
+    if not (value.is_floating_point() or value.is_complex()):
+        return True
+    return bool((value.isfinite() if parameter else ~value.isnan()).all())
 
 
 class MetaGradient:

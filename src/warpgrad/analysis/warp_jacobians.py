@@ -14,7 +14,7 @@ from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.errors import WarpgradError, require
 from warpgrad.keys import isolated_rng
 from warpgrad.model.learner import Learner
-from warpgrad.rules.base import Rule
+from warpgrad.rules import Rule
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 

@@ -1,4 +1,4 @@
-"""What the experiments on images share in testing a run on held-out tasks: weights, curves, notes."""
+"""What the experiments on images share in scoring: on the way, and of a finished run on held-out tasks."""
 
 from __future__ import annotations
 
@@ -6,15 +6,44 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 
-from warpgrad.algorithms.method import Method
+from warpgrad.algorithms.method import Method, Weights, load_weights, weights
 from warpgrad.errors import require
 from warpgrad.experiments.methods import HEAD
 from warpgrad.io import read_json
 from warpgrad.training.checkpoint import read_checkpoint
-from warpgrad.training.state import Weights, load_weights, weights
+from warpgrad.training.early_stopping import EarlyStopping
+from warpgrad.training.loop import Validation
+
+
+class ScoredConfig(Protocol):
+    """The settings of an experiment that say how often a run is scored on the way."""
+
+    @property
+    def meta_steps(self) -> int: ...
+    @property
+    def validate_every(self) -> int: ...
+    @property
+    def patience(self) -> int | None: ...
+    @property
+    def test_curve_every(self) -> int: ...
+
+
+def scores_on_the_way(config: ScoredConfig, metric: str, validate: Validation, test: Validation) -> dict[str, Any]:
+    """Keywords for `meta_train`: the largest `metric` of `validate` chooses the weights that are kept.
+
+    `test` chooses nothing, and is measured only where the settings ask for a curve.
+    """
+    return {
+        "validate": validate,
+        "validate_every": config.validate_every,
+        "early_stopping": EarlyStopping(metric, config.patience or config.meta_steps, "max"),
+        "test": test if config.test_curve_every else None,
+        "test_every": config.test_curve_every or 1,
+    }
 
 
 @dataclass(frozen=True)

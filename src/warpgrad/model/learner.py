@@ -21,6 +21,7 @@ from typing_extensions import TypeVar
 
 from warpgrad.errors import WarpgradError, choice, expect, flag, mapping, require
 from warpgrad.keys import fold, isolated_rng, seed_global
+from warpgrad.model.forward_pass import Again, RecomputedUnder, Surroundings, Swapper, copyable, refuse_rewriting
 from warpgrad.model.normalisation import (
     POLICIES,
     TRACKING,
@@ -42,8 +43,6 @@ from warpgrad.model.partition import (
 )
 from warpgrad.model.second_order import SecondOrderKernels
 from warpgrad.model.second_order.plain_forms import silently_wrong
-from warpgrad.model.surroundings import Surroundings, copyable, refuse_rewriting
-from warpgrad.model.swapping import Again, RecomputedUnder, Swapper
 from warpgrad.tensors import Tensors, detached, laid_channels_last, select
 
 M_co = TypeVar("M_co", bound=nn.Module, default=nn.Module, covariant=True)

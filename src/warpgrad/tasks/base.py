@@ -7,12 +7,12 @@ so trajectories can be replayed, resumed and shared between processes without st
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from warpgrad.errors import require
+from warpgrad.errors import WarpgradError, require, short_repr
 from warpgrad.keys import fold
 from warpgrad.model.learner import Forward
 
@@ -112,6 +112,21 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     if one.is_floating_point():
         same = same | (one.isnan() & other.isnan())
     return bool(same.all())
+
+
+def checked_tasks(batch: Sequence[Task], *, first: bool) -> Sequence[Task]:
+    """The tasks that a family returned for a meta-step, each of them a `Task`; the `first` time, one is drawn twice."""
+    if not isinstance(batch, Sequence) or not batch:
+        raise WarpgradError("the task family returned an empty meta-batch.")
+    for place, task in enumerate(batch):
+        if not isinstance(task, Task):
+            raise WarpgradError(
+                f"the task family returned {short_repr(task)} as task {place} of a meta-batch: sample(seed) must "
+                "return a Task."
+            )
+    if first:
+        check_repeats(batch[0])
+    return batch
 
 
 class TaskFamily(ABC):

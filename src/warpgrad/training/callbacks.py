@@ -112,10 +112,7 @@ class Callbacks:
                 )
         self._all = [one if isinstance(one, Callback) else _Function(one) for one in given]
         self._started: list[Callback] = []
-
-    @property
-    def any(self) -> bool:
-        return bool(self._all)
+        self.any = bool(self._all)
 
     def start(self, training: Training) -> str | None:
         """The reason of the first that stops the training; None where all let it go on. So for the next two."""

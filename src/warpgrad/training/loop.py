@@ -6,24 +6,29 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from warpgrad.algorithms.base import Algorithm
+from warpgrad.algorithms.meta_optimiser import MetaOptimiser
+from warpgrad.algorithms.method import Method, Weights, load_weights, weights
 from warpgrad.algorithms.ranks import Ranks
 from warpgrad.errors import NonFiniteError, WarpgradError, mapping, short_repr
 from warpgrad.keys import fold
 from warpgrad.model.learner import Learner
-from warpgrad.tasks.base import TaskFamily
+from warpgrad.tasks.base import TaskFamily, checked_tasks
 from warpgrad.training import checkpoint
-from warpgrad.training.arguments import checked_tasks
 from warpgrad.training.callbacks import Callbacks, MetaRecord, Training
 from warpgrad.training.distributed import RankLostError
+from warpgrad.training.early_stopping import EarlyStopping
 from warpgrad.training.interrupts import Interrupted, Interrupts, leave_after
+from warpgrad.training.parts import method_parts
 from warpgrad.training.progress import MetaProgress
 from warpgrad.training.run_directory import RunDirectory
-from warpgrad.training.state import TrainingState
+from warpgrad.version import __version__
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +59,89 @@ class Scoring:
     validate_every: int
     test: Validation | None
     test_every: int
+
+
+class TrainingState:
+    """What meta-training carries from one meta-step to the next: weights, states of the optimisers, schedules and
+    algorithm, and counters."""
+
+    def __init__(
+        self, method: Method, algorithm: Algorithm, update: MetaOptimiser, early_stopping: EarlyStopping | None
+    ) -> None:
+        self.method, self.algorithm, self.update = method, algorithm, update
+        self.watch = None if early_stopping is None else early_stopping.watch()
+        self.halted: str | None = None
+        """Why a callback has ended this training; the same call again goes on, and asks the callback again."""
+        self.planned: int | None = 0
+        """The meta-steps asked for; None in checkpoints of earlier versions, which do not say it."""
+        self.step = 0
+        """Meta-steps done."""
+        self.seconds = 0.0
+        """Time spent in them, earlier processes included."""
+        self.offset = 0
+        """Bytes of metrics.jsonl that belong to them."""
+        self.digest: str | None = None
+        """The checksum of those bytes, as `RunDirectory.digest`."""
+        self._best: Weights | None = None
+        self._made_of = {"version": __version__, "parts": method_parts(method)}
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the run has stopped before its last meta-step; None while it goes on."""
+        if self.watch is not None and self.watch.stop:
+            return self.watch.reason
+        return self.halted
+
+    def plan(self, meta_steps: int) -> None:
+        """Where more meta-steps are asked for than when early stopping ended the run, it goes on."""
+        if self.step == 0:
+            self.algorithm.plan(meta_steps)
+        if self.watch is not None and self.watch.stop:
+            if self.planned is None or meta_steps <= self.planned:
+                return
+            self.watch.renew()
+        self.planned = meta_steps
+
+    def keep_best(self) -> None:
+        self._best = checkpoint.cloned(weights(self.method))
+
+    def restore_best(self) -> bool:
+        """Go back to the parameters with the best validation score; whether there were any."""
+        if self._best is None:
+            return False
+        load_weights(self.method, self._best)
+        return True
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "offset": self.offset,
+            "digest": self.digest,
+            "weights": weights(self.method),
+            "best": self._best,
+            "update": self.update.state(),
+            "algorithm": self.algorithm.state(),
+            "backend": self.algorithm.backend.state(),
+            "early_stopping": None if self.watch is None else self.watch.state(),
+            "planned": self.planned,
+            **self._made_of,
+        }
+
+    def load(self, state: Mapping[str, Any], source: Path) -> None:
+        """Go on from a checkpoint; one of another model is refused before anything is changed."""
+        load_weights(self.method, state["weights"], source)
+        self.step, self.seconds = state["step"], state["seconds"]
+        self.offset, self.digest = state["offset"], state.get("digest")
+        self.update.load_state(state["update"])
+        self.algorithm.load_state(state["algorithm"])
+        # Checkpoints of earlier versions do not say it: nothing was compiled then.
+        self.algorithm.backend.load_state(state.get("backend") or {"form": "traced", "settings": None})
+        # The best parameters are those of this training's own measure: another one, or none, has seen no best yet.
+        watched = state["early_stopping"]
+        same = self.watch is not None and watched is not None and self.watch.load_state(watched)
+        self._best = state["best"] if same else None
+        self.planned = state.get("planned")
 
 
 class MetaLoop:
@@ -98,7 +186,8 @@ class MetaLoop:
         path = None if directory is None else directory.path
         training = Training(state.method, meta_steps, state.step, path, settings, records=self.records)
         state.plan(meta_steps)
-        with interrupts, MetaProgress(title, meta_steps, state.step, show=progress and first) as bar:
+        bar = MetaProgress(title, meta_steps, state.step) if progress and first else None
+        with interrupts, bar or nullcontext():
             try:
                 self._take_snapshot()
                 self._halt(callbacks, lambda: callbacks.start(training))
@@ -112,7 +201,8 @@ class MetaLoop:
                     interrupts.hold()
                     self._end_of_step(record)
                     self._halt(callbacks, partial(callbacks.step, state.step, state.method.learner, record, found))
-                    bar.update(state.step, record)
+                    if bar is not None:
+                        bar.update(state.step, record)
                     interrupts.release()
                 interrupts.hold()
                 self._save_snapshot()

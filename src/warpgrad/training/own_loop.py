@@ -12,9 +12,9 @@ from warpgrad.algorithms.meta_optimiser import check_finite
 from warpgrad.algorithms.method import Method, ParameterGroup
 from warpgrad.errors import WarpgradError, expect, integer, short_repr
 from warpgrad.keys import fold, isolated_rng
-from warpgrad.tasks.base import Task, TaskFamily
+from warpgrad.tasks.base import Task, TaskFamily, checked_tasks
 from warpgrad.tensors import Tensors
-from warpgrad.training.arguments import check_learns, checked_tasks
+from warpgrad.training.meta_train import check_learns
 
 
 @dataclass(frozen=True)

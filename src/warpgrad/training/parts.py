@@ -19,15 +19,10 @@ from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.algorithms.method import Method
 from warpgrad.errors import WarpgradError
-from warpgrad.initialisers.base import Initialiser
-from warpgrad.initialisers.points import FOMAML, MAML, Fixed, Leap, MultiTask, Reptile
-from warpgrad.initialisers.prior import GaussianPrior
+from warpgrad.initialisers import FOMAML, MAML, Fixed, GaussianPrior, Initialiser, Leap, MultiTask, Reptile
 from warpgrad.model.learner import Learner
-from warpgrad.objectives.base import Objective
-from warpgrad.objectives.warp import Approximate, Exact, InPlace
-from warpgrad.rules.base import Learned, Rule
-from warpgrad.rules.descent import SGD, Adam, Clip
-from warpgrad.rules.learned import MaskedSGD, MetaCurvature, MetaSGD
+from warpgrad.objectives import Approximate, Exact, InPlace, Objective
+from warpgrad.rules import SGD, Adam, Clip, Learned, MaskedSGD, MetaCurvature, MetaSGD, Rule
 from warpgrad.tasks.base import TaskFamily
 
 P = TypeVar("P", Rule, Objective, Initialiser)

@@ -25,10 +25,9 @@ LINE_SECONDS = 20.0
 class MetaProgress:
     """Shows the meta-step, the losses and the time left."""
 
-    def __init__(self, title: str, total: int, done: int, *, show: bool) -> None:
+    def __init__(self, title: str, total: int, done: int) -> None:
         self.title, self.total = printable(title), total
-        self._bar = _bar() if show and sys.stderr.isatty() else None
-        self._lines = show and self._bar is None
+        self._bar = _bar() if sys.stderr.isatty() else None
         self._begin, self._begin_done, self._last = time.monotonic(), done, 0.0
         if self._bar is not None:
             self._task = self._bar.add_task(self.title, total=total, completed=done, metrics="")
@@ -52,7 +51,7 @@ class MetaProgress:
         if self._bar is not None:
             self._bar.update(self._task, completed=done, metrics=words)
         now = time.monotonic()
-        if self._lines and (now - self._last >= LINE_SECONDS or done == self.total):
+        if self._bar is None and (now - self._last >= LINE_SECONDS or done == self.total):
             self._last = now
             rate = (now - self._begin) / max(done - self._begin_done, 1)
             left = rate * (self.total - done)

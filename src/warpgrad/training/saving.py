@@ -14,16 +14,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from warpgrad.algorithms.method import Method
+from warpgrad.algorithms.method import Method, load_weights, weights
 from warpgrad.errors import WarpgradError, expect, file_path
-from warpgrad.initialisers.base import Initialiser
+from warpgrad.initialisers import Initialiser
 from warpgrad.model.learner import Learner
-from warpgrad.objectives.base import Objective
-from warpgrad.rules.base import Rule
+from warpgrad.objectives import Objective
+from warpgrad.rules import Rule
 from warpgrad.training import checkpoint
 from warpgrad.training.parts import method_parts, rebuilt
 from warpgrad.training.run_directory import newest_checkpoint
-from warpgrad.training.state import load_weights, weights
 from warpgrad.version import __version__
 
 
@@ -90,6 +89,13 @@ def load_run(
     if not (path / "config.json").exists():
         raise WarpgradError(f"{path} is not a run directory; give the one that meta_train(run=...) wrote, or use load.")
     return load(newest_checkpoint(path), learner, rule=rule, objective=objective, initialiser=initialiser)
+
+
+def load_learner(method: Method, path: Path) -> Learner:
+    """The learner of a run as it was meant to be used: with its best weights where validation chose some."""
+    state = checkpoint.read_checkpoint(path, method.learner.device)
+    load_weights(method, state["best"] or state["weights"], path)
+    return method.learner
 
 
 def load_start(method: Method, path: str | Path) -> None:

@@ -14,6 +14,7 @@ from torch import nn
 from tests.data.tasks.test_many_shot import marked_store
 from tests.support.experiment_runs import Runs, evaluation_of, group_of, on_record
 from warpgrad.adaptation.adapt import adapt
+from warpgrad.algorithms.method import load_weights
 from warpgrad.cli.main import parse
 from warpgrad.data.tasks.many_shot import ManyShotFamily
 from warpgrad.errors import WarpgradError
@@ -32,7 +33,7 @@ from warpgrad.keys import fold
 from warpgrad.objectives import Approximate, Exact
 from warpgrad.training.checkpoint import read_checkpoint
 from warpgrad.training.run_directory import TIMES, newest_checkpoint
-from warpgrad.training.state import load_learner, load_weights
+from warpgrad.training.saving import load_learner
 
 EXPERIMENT = MultiShot()
 SHAPE = (3, 32, 32)

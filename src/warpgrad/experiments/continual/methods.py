@@ -23,7 +23,7 @@ from warpgrad.rules import SGD
 from warpgrad.tasks.base import TaskFamily
 from warpgrad.tasks.continual import Weighting
 from warpgrad.training.run_directory import newest_checkpoint
-from warpgrad.training.state import load_learner
+from warpgrad.training.saving import load_learner
 
 Part = Literal["train", "validation", "test"]
 

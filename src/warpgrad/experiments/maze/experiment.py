@@ -37,7 +37,7 @@ from warpgrad.objectives import InPlace
 from warpgrad.rules import SGD
 from warpgrad.tasks.reinforcement import ActorCritic, EpisodeFamily, episode_seeds
 from warpgrad.training.run_directory import newest_checkpoint
-from warpgrad.training.state import load_learner
+from warpgrad.training.saving import load_learner
 
 _METHODS_OF = {
     "context": ("warp-rnn", "hyperrnn"),

@@ -13,7 +13,7 @@ from warpgrad.experiments.evaluation import AdaptationCurve, mean, print_notes
 from warpgrad.experiments.multi_shot.config import MultiShotConfig
 from warpgrad.keys import fold
 from warpgrad.model.learner import Learner
-from warpgrad.rules.base import Rule
+from warpgrad.rules import Rule
 
 POLICY = (
     "Batch-norm uses batch statistics in adaptation, and at test the task's own running statistics, freed of the "

@@ -33,7 +33,7 @@ from warpgrad.experiments.omniglot.methods import (
 )
 from warpgrad.keys import fold, isolated_rng
 from warpgrad.model.learner import Learner
-from warpgrad.rules.base import Rule
+from warpgrad.rules import Rule
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import select
 

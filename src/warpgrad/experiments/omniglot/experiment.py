@@ -61,9 +61,9 @@ from warpgrad.experiments.omniglot.methods import (
 from warpgrad.experiments.runner import meta_trained, without_meta_training
 from warpgrad.layers import OMNIGLOT_WARPS, identity_
 from warpgrad.model.learner import Learner
-from warpgrad.rules.base import Rule
+from warpgrad.rules import Rule
 from warpgrad.training.run_directory import newest_checkpoint
-from warpgrad.training.state import load_learner
+from warpgrad.training.saving import load_learner
 
 _USERS = {
     **dict.fromkeys(("warp", "warp_init", "reduction", "share", "meta_optimiser"), ("warp-leap",)),

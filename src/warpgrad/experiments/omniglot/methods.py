@@ -33,8 +33,7 @@ from warpgrad.layers import OMNIGLOT_WARPS, warp_convnet
 from warpgrad.model.learner import Learner
 from warpgrad.model.partition import StartPolicy
 from warpgrad.objectives import Approximate, Exact
-from warpgrad.rules import SGD
-from warpgrad.rules.base import Learned, Rule
+from warpgrad.rules import SGD, Learned, Rule
 from warpgrad.tasks.supervised import TaskList
 
 STARTING_DRAWINGS = 200

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.adaptation.trajectory import Trajectory
-from warpgrad.algorithms.method import Method
+from warpgrad.algorithms.method import Method, load_weights, weights
 from warpgrad.data.tasks.intents import IntentFamily, IntentShape, IntentTask
 from warpgrad.experiments.text_intents.config import HEADLINE, META, TextConfig
 from warpgrad.experiments.text_intents.methods import CAPACITY, Sentences, classifier, recipe, task_key
@@ -25,7 +25,6 @@ from warpgrad.layers.sentences import Encoder, Head, SentenceClassifier
 from warpgrad.model.learner import Learner
 from warpgrad.training.checkpoint import read_checkpoint
 from warpgrad.training.run_directory import newest_checkpoint
-from warpgrad.training.state import load_weights, weights
 
 TESTED_AT = (0, 1, 2, 5, 10, 20, 40, 60, 100)
 """Steps after which a model is tested, and the last."""

@@ -22,8 +22,7 @@ from warpgrad.keys import fold, generator
 from warpgrad.layers.sentences import LONGEST, Encoder, SentenceClassifier, open_encoder, upper_part
 from warpgrad.layers.transformer import warp_transformer
 from warpgrad.model.learner import Learner
-from warpgrad.rules import SGD
-from warpgrad.rules.learned import MetaSGD
+from warpgrad.rules import SGD, MetaSGD
 
 CAPACITY = 150
 """Classes that the head has room for unless a task has more."""
