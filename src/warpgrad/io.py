@@ -28,6 +28,8 @@ SEAL = "sha256"
 """The entry of a JSON object that says what the SHA-256 of all others is."""
 CHECKSUMS = "checksums.json"
 """The file of a folder that says what the SHA-256 of all others is."""
+READ = ("data_sha256", "encoder_sha256")
+"""Entries of a run's config.json that are no settings but checksums of what it reads; earlier versions kept none."""
 LIFELINE = "WARPGRAD_LIFELINE"
 """Environment variable of a worker: the descriptor of a pipe whose other end its parent holds as long as it lives."""
 JSON_BYTES = 1 << 30
@@ -239,6 +241,11 @@ def read_json(path: Path) -> Any:
             f"{path} cannot be read as JSON ({error}); restore it or start over with --fresh."
         ) from error
     return unsealed(value, path)
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a run's config.json are settings: all but its format and the checksums of what it reads."""
+    return {name: value for name, value in config.items() if name not in ("format", *READ)}
 
 
 def read_object(path: Path) -> dict[str, Any]:

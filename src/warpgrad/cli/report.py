@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 from warpgrad.cli.run import of_experiment, print_rows, run_config
 from warpgrad.errors import printable, require
 from warpgrad.experiments import Group, find_experiment, find_table
-from warpgrad.io import read_object
+from warpgrad.io import read_object, settings_of
 from warpgrad.statistics.formatting import count
 
 if TYPE_CHECKING:
@@ -45,9 +45,10 @@ def report_command(
 
 
 def _page(runs: tuple[Path, ...]) -> Page:
-    from warpgrad.training.run_directory import check_metrics
+    from warpgrad.training.run_directory import check_metrics, check_owner
 
     for path in runs:
+        check_owner(path)
         check_metrics(path)
     # Runs of a user's own program are of no experiment, and have the page that takes any.
     names = {run_config(path)[0].name if of_experiment(path) else None for path in runs}
@@ -187,7 +188,8 @@ def _groups(paths: tuple[Path, ...]) -> list[Group]:
 
     found: dict[str, list[Path]] = {}
     for path in paths:
-        config = {name: value for name, value in read_object(path / "config.json").items() if name != "seed"}
+        config = settings_of(read_object(path / "config.json"))
+        del config["seed"]
         found.setdefault(json.dumps(config, sort_keys=True), []).append(path)
     groups = []
     for members in found.values():

@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 from warpgrad.errors import WarpgradError, printable, require
 from warpgrad.experiments import DECLARATIONS, Config, Declaration, Execution, find_declaration, find_experiment
 from warpgrad.experiments.settings_file import read_settings
-from warpgrad.io import read_object, write_json
+from warpgrad.io import read_object, settings_of, write_json
 
 RUN = """Meta-train and evaluate; the same command again goes on where it stopped.
 
@@ -121,6 +121,7 @@ def evaluate_command(
     _set_threads(threads)
     experiment = find_experiment(declared.name)
     changed = experiment.check(settings)
+    runner.check_same_read(run, changed)
     if changed == run_config(run)[1] and threads == own and out is None:
         with reserved(run):
             result = runner.evaluate_run(experiment, changed, run)
@@ -160,7 +161,7 @@ def run_config(directory: Path) -> tuple[Declaration[Any], Any]:
     experiment = find_declaration(kept["experiment"])
     preset = next(iter(experiment.presets.values()))
     known = {item.name for item in dataclasses.fields(preset)}
-    given = {name: value for name, value in kept.items() if name not in ("experiment", "format", "threads")}
+    given = {name: value for name, value in settings_of(kept).items() if name not in ("experiment", "threads")}
     unknown = sorted(set(given) ^ known)
     if unknown:
         raise WarpgradError(

@@ -26,7 +26,7 @@ from typing import Any
 from warpgrad.data.prepared import DRAWN
 from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import Diverged, Group, Results, RunTable
-from warpgrad.io import JSON_BYTES, SEAL, DamagedError, read_bytes, sealed, unsealed, write_bytes
+from warpgrad.io import JSON_BYTES, SEAL, DamagedError, read_bytes, sealed, settings_of, unsealed, write_bytes
 from warpgrad.report.runs import Run
 from warpgrad.training.run_directory import DIAGNOSTICS, TIMES
 
@@ -185,7 +185,7 @@ def unpacked_series(series: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _under(config: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether a config has these settings; one that is None is open."""
-    own = {name: value for name, value in config.items() if name != "format"}
+    own = settings_of(config)
     return own.keys() == wanted.keys() and all(value is None or own[name] == value for name, value in wanted.items())
 
 

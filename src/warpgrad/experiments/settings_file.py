@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import Config, Declaration
-from warpgrad.io import JSON_BYTES, DamagedError, read_bytes, unsealed
+from warpgrad.io import JSON_BYTES, DamagedError, read_bytes, settings_of, unsealed
 
 _KINDS: dict[Any, str] = {
     bool: "true or false",
@@ -23,8 +23,7 @@ _KINDS: dict[Any, str] = {
 
 def read_settings(path: Path, experiment: Declaration[Any]) -> dict[str, Any]:
     """The settings in a file, by name. It may be a run's own config.json, of the same experiment."""
-    values = read_named(path)
-    values.pop("format", None)
+    values = settings_of(read_named(path))
     of = values.pop("experiment", experiment.name)
     require(of == experiment.name, f"{path} holds settings of {of}, not of {experiment.name}.")
     kinds = setting_kinds(experiment)

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.algorithms.method import Method
-from warpgrad.io import write_json
+from warpgrad.io import read_object, write_json
 from warpgrad.training.loggers import numbers
 from warpgrad.training.loop import MetaRecords
 from warpgrad.training.resources import hardware, versions
+from warpgrad.training.run_directory import OWNER, identity
 from warpgrad.version import commit
 
 GROUP = "own runs"
@@ -36,6 +37,7 @@ def write_summary(path: Path, settings: Mapping[str, Any], method: Method, recor
         "commit": commit(),
         "hardware": hardware(),
         "command": shlex.join(["python", *sys.argv]),
+        OWNER: identity(read_object(path / "config.json")),
     }
     write_json(path / "summary.json", summary, seal=True)
 
