@@ -541,7 +541,7 @@ ZOO = RunTable(
     seeds=1,
     preset="small",
 )
-"""Where `omniglot-warp-leap-32` of the zoo comes from: twice the meta-steps of `small`, which is minutes on one core."""
+"""Where `omniglot-warp-leap-32` of the zoo comes from: twice the meta-steps of `small`, minutes on one core."""
 
 TABLES = (MAIN, TASKS, ABLATION, ETA, NATURAL, STEPS, RECIPE, DEMO, ZOO)
 
