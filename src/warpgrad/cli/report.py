@@ -18,6 +18,9 @@ from warpgrad.statistics.formatting import count
 if TYPE_CHECKING:
     from warpgrad.report import Page
 
+SHIPPED = "synthetic-long"
+"""The entry of the zoo that the demonstration carries on."""
+
 
 def report_command(
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...")],
@@ -162,12 +165,12 @@ def demo_command(*, workers: int = 2, out: Path = Path("runs/demo")) -> None:
         out: Where the runs and the page go.
     """
     from warpgrad.experiments.reproduction import cells
-    from warpgrad.experiments.synthetic.shipped import lay_out
     from warpgrad.report import Page
+    from warpgrad.zoo import lay_out
 
     surfaces = find_table("synthetic-demo")
     carried_on, _ = cells(find_experiment("synthetic"), surfaces, out, surfaces.preset, None)
-    lay_out(carried_on.directory)
+    lay_out(SHIPPED, carried_on.directory)
     _, descents = _reproduced(surfaces.name, None, None, workers, out)
     _, alphabets = _reproduced("omniglot-demo", None, 1, workers, out)
     page = Page(

@@ -49,6 +49,7 @@ from warpgrad.experiments.omniglot.evaluation import (
     validation_scores,
 )
 from warpgrad.experiments.omniglot.methods import (
+    build,
     chosen_data,
     finetuned_learner,
     inner_rule,
@@ -144,8 +145,7 @@ def trained(config: OmniglotConfig, directory: Path) -> tuple[Learner, Rule]:
     """The learner and the rule of a run, ready for a new alphabet."""
     if config.from_scratch:
         return plain_learner(config, {"*": "fixed"}), inner_rule(config)
-    # Where meta-training began does not matter any more, and own weights are drawn without a look at data.
-    method = recipe(dataclasses.replace(config, warp_init="own")).method
+    method = build(config)
     learner = load_learner(method, newest_checkpoint(directory))
     return (finetuned_learner(config, learner) if config.method == "finetuning" else learner), method.rule
 

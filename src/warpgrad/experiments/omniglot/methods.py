@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 import time
@@ -19,7 +20,7 @@ from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import OptimiserFactory
 from warpgrad.algorithms.method import Method, ParameterGroup
 from warpgrad.baselines.finetuning import HeadedTask, JointTraining, MultiHeaded
-from warpgrad.data import Alphabets, ImageStore, open_store, prepare_drawn
+from warpgrad.data import Alphabets, ImageStore, open_store
 from warpgrad.data.prepared import DRAWN, OMNIGLOT, STORES, open_prepared, prepared
 from warpgrad.data.store import FILE
 from warpgrad.data.tasks.alphabets import alphabet_tasks
@@ -114,6 +115,12 @@ def recipe(config: OmniglotConfig, drawings: Tensor | None = None) -> Recipe:
     return Recipe(method, Online(steps=config.steps, tasks=config.meta_batch), optimiser, {}, schedule)
 
 
+def build(config: OmniglotConfig) -> Method:
+    """The method of a run, for its weights to be put into: where meta-training began does not matter any more, and own
+    weights are drawn without a look at data."""
+    return recipe(dataclasses.replace(config, warp_init="own")).method
+
+
 def training_tasks(config: OmniglotConfig, tasks: TaskList) -> TaskList:
     """The training alphabets as the method sees them: each with a head of its own for finetuning."""
     if config.method != "finetuning":
@@ -174,6 +181,8 @@ def open_data(data: str | None) -> ImageStore:
 
 
 def _draw(destination: Path) -> Path:
+    from warpgrad.data import prepare_drawn  # needs Pillow, and networks are built without it
+
     print(f"drawing alphabets into {destination}, once", file=sys.stderr, flush=True)
     # Runs that begin together want the same bytes in the same place: one draws them, the others wait for it.
     while not (destination / FILE).is_file():
