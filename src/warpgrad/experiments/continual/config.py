@@ -112,7 +112,7 @@ class ContinualConfig(Config):
     test_points: PositiveInt = 20
     """Evenly spaced test inputs in each part of [−5, 5]."""
     test_every: PositiveInt = 1
-    """Test after every so many steps, and when a sub-task ends."""
+    """Steps between tests; there is also one when a sub-task ends."""
     validation_tasks: PositiveInt = 20
     """Held-out tasks for the curve against meta-steps."""
     validate_every: PositiveInt = 200
@@ -123,11 +123,11 @@ class ContinualConfig(Config):
     ways: PositiveInt = 2
     """Alphabets: characters per sub-task."""
     scenario: Literal["class", "domain"] = "class"
-    """Alphabets: labels of their own for all characters, or labels that begin anew in each sub-task."""
+    """Alphabets: labels of their own for all characters, or labels that start from 0 in each sub-task."""
     alphabets: Annotated[int, Bound("training, validation and test need one each", least=3)] = 24
     """Alphabets: how many, of which a quarter is held out for the test and a sixth for validation."""
     data: str = ""
-    """Alphabets: a prepared data set; drawn anew if not given."""
+    """Alphabets: a prepared data set; drawn alphabets if not given."""
 
 
 PRESETS: Mapping[str, ContinualConfig] = MappingProxyType(

@@ -81,7 +81,7 @@ PLASTIC = {
     "Retroactive modulation": "retroactive-modulation",
 }
 PLASTIC_UPDATES = 10_000
-"""Of the plastic agents at `small`: their traces, a matrix for every episode, make an update several times as dear."""
+"""Of the plastic agents at `small`: their traces, a matrix per episode, make an update several times as expensive."""
 
 
 def _row(label: str, method: str, paper: float | None = None, *, small: int = 1, **at: int) -> Row:
