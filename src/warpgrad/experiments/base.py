@@ -23,13 +23,13 @@ class Config:
     """Settings that every experiment has; an experiment adds its own."""
 
     preset: str = "paper"
-    """Where the settings come from; every other option changes one of them."""
+    """The preset that the settings are taken from; every other option changes one of them."""
     method: str = ""
     """The method to run; `warpgrad list` names them."""
     seed: int = 0
     """The seed of every random draw: initial weights, splits, tasks, batches."""
     device: str = "cpu"
-    """Where to compute: cpu, cuda or mps."""
+    """The device to compute on: cpu, cuda or mps."""
 
 
 C = TypeVar("C", bound=Config)
