@@ -119,7 +119,7 @@ def _missing_derivative(message: str, what: str) -> WarpgradError | None:
 def discrepancy(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     """The largest ‖found − expected‖ / ‖expected‖ of two ways to the same tensors.
 
-    What is 0 but for rounding, such as the gradient of a bias before batch-norm, is measured by the others.
+    Entries that are 0 up to rounding, such as the gradient of a bias before batch-norm, are measured by the others.
     """
     sizes = [float(value.double().norm()) for value in expected]
     least = 1e-3 * math.hypot(*sizes)

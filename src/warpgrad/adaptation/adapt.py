@@ -76,7 +76,7 @@ def adapt(
         steps: K.
         key: Seed of dropout masks and of parameters that start fresh.
         curve: Also return the learning curve.
-        test_every: Test after every so many steps and at both ends; None tests at the end alone.
+        test_every: Steps between tests, which are also done at both ends; None tests at the end alone.
 
     Example:
         >>> fitted = wg.adapt(learner, task, rule=wg.SGD(0.1), steps=5)

@@ -43,7 +43,7 @@ class Role:
     """One of the losses of a task, and the batch that it is evaluated on. `Adaptation.evaluate_loss` evaluates it."""
 
     name: str
-    """Stands in messages."""
+    """The name in messages."""
     source: Source
     loss: Callable[..., Tensor]
     """(task, model, batch, *constants) -> a scalar."""
@@ -306,7 +306,7 @@ def non_finite(task: Task, what: str, value: float, k: StepIndex) -> NonFiniteEr
 
 
 def following(k: StepIndex, steps: int = 1) -> StepIndex:
-    """k + 1, or so many steps later."""
+    """k + 1, or k plus this many steps."""
     return k + steps if isinstance(k, int) else tuple(step + steps for step in k)
 
 

@@ -29,7 +29,7 @@ Weights = dict[str, Tensors]
 
 
 class MetaUpdate(Protocol):
-    """Applies a gradient to a group of meta-parameters; a meta-optimiser, whatever else it does."""
+    """Applies a gradient to a group of meta-parameters, as a `MetaOptimiser` does."""
 
     def __call__(self, group: ParameterGroup, gradient: Tensors) -> None: ...
 
@@ -38,7 +38,7 @@ class MetaUpdate(Protocol):
 class Method:
     """J(φ, θ0) = L(φ) + λ C(θ0), Eq. 13, with the rule that adapts.
 
-    It is built once and handed to `meta_train`; `warpgrad.algorithms.recipes` names some that the paper does.
+    It is built once and passed to `meta_train`. `warpgrad.algorithms.recipes` has the methods that the paper names.
 
     Example:
         >>> method = wg.Method(learner, wg.SGD(0.1), wg.Exact(), wg.Leap(), weight=0.5)
@@ -96,12 +96,12 @@ class Method:
         }[group]
 
     def trajectory(self, adaptation: Adaptation, steps: int) -> Trajectory:
-        """K adaptation steps, each with what L and C make of it."""
+        """K adaptation steps, each with its contributions to L and C."""
         return Trajectory(adaptation, steps, objective=self.objective, initialiser=self.initialiser)
 
 
 def weights(method: Method) -> Weights:
-    """All that was meta-learned: the module (θ0, φ, buffers), the rule's parameters, the prior's."""
+    """Everything that is meta-learned: the module (θ0, φ, buffers), the rule's parameters and the prior's."""
     module = method.learner.module
     return {
         "module": {**dict(module.named_parameters()), **dict(module.named_buffers())},
@@ -111,7 +111,7 @@ def weights(method: Method) -> Weights:
 
 
 def load_weights(method: Method, state: Mapping[str, Any], source: Path | None = None) -> None:
-    """Put stored weights in place; names and shapes must be those of this method."""
+    """Copy stored weights into a method; names and shapes must match."""
     targets = weights(method)
     where = f"checkpoint {source}" if source is not None else "the checkpoint"
     for group, own in targets.items():
@@ -127,7 +127,7 @@ def load_weights(method: Method, state: Mapping[str, Any], source: Path | None =
             )
             if not _is_sound(given[name], parameter=isinstance(value, torch.nn.Parameter) or group != "module"):
                 raise NonFiniteError(
-                    f"{where} has {group} entry '{name}' with numbers that are none (NaN or infinite): training had "
+                    f"{where} has {group} entry '{name}' with NaN or infinite values: training had "
                     "diverged; take smaller steps and start over with --fresh."
                 )
     with torch.no_grad():
@@ -137,7 +137,7 @@ def load_weights(method: Method, state: Mapping[str, Any], source: Path | None =
 
 
 def _is_sound(value: torch.Tensor, *, parameter: bool) -> bool:
-    """Whether stored numbers can be used: none is NaN and, in a parameter, none infinite; a mask in a buffer may be."""
+    """Whether stored values can be used: no NaN and, in a parameter, nothing infinite. A mask in a buffer may be."""
     if not (value.is_floating_point() or value.is_complex()):
         return True
     return bool((value.isfinite() if parameter else ~value.isnan()).all())
@@ -167,11 +167,11 @@ class MetaGradient:
             self._sums["prior"].add(adaptation.total(gradient.prior), adaptation.size)
 
     def all_reduce(self, ranks: Ranks, method: Method, *groups: ParameterGroup) -> None:
-        """Make the sums of these groups those of all ranks; once, before they are applied."""
+        """Sum these groups over all ranks; called once, before they are applied."""
         all_reduce(ranks, [(self._sums[group], method.parameters(group)) for group in groups])
 
     def apply(self, update: MetaUpdate, *groups: ParameterGroup, scale: float) -> None:
-        """Hand the sums, times `scale`, to the meta-optimiser and start over."""
+        """Pass the sums, times `scale`, to the meta-optimiser, and reset them."""
         for group in groups:
             accumulator = self._sums[group]
             if accumulator.total:

@@ -99,7 +99,7 @@ class RecomputedUnder:
 
     def _generator(self, fn: Any, preserve_rng_state: bool, context_fn: Any, *rest: Any, **kwargs: Any) -> Any:
         del preserve_rng_state
-        # A mask that is drawn anew in the recomputation would be another than that of the forward pass.
+        # Without the generator's state, the recomputation would draw other dropout masks than the forward pass.
         return _own_generator(fn, True, _joined(context_fn, self._again), *rest, **kwargs)
 
 
@@ -134,7 +134,7 @@ class _Recomputation(AbstractContextManager[None]):
 
 
 class _Refused:
-    """Stands where the reentrant variant does."""
+    """Takes the place of the reentrant variant."""
 
     @staticmethod
     def apply(*arguments: Any) -> Any:
@@ -145,11 +145,11 @@ class _Refused:
                 "gradient_checkpointing_enable(gradient_checkpointing_kwargs={'use_reentrant': False}))."
             )
         function, _, *inputs = arguments
-        return function(*inputs)  # nothing is to be computed again
+        return function(*inputs)  # without gradients nothing is recomputed
 
 
 class Surroundings:
-    """What a module's forward passes run in."""
+    """The surroundings of a module's forward passes."""
 
     def __init__(self, module: nn.Module) -> None:
         self._compiled = any(
@@ -159,16 +159,16 @@ class Surroundings:
         self.outside = OutsideRandomness(type(module).__name__)
 
     def harmless(self) -> bool:
-        """Whether there is nothing to set right, which is asked before every pass."""
+        """Whether there is nothing to correct; checked before every pass."""
         return not (self._compiled or self.outside.looks or parametrize._cache_enabled)
 
     @contextmanager
     def set_right(self) -> Iterator[None]:
-        """A forward pass inside the block has the right numbers, or is refused."""
+        """Inside the block a forward pass computes the right numbers, or raises."""
         if parametrize._cache_enabled:
             raise WarpgradError(
-                "torch.nn.utils.parametrize.cached() around meta-training or adaptation would serve the first "
-                "parameters for ever: use it inside the model's forward."
+                "torch.nn.utils.parametrize.cached() around meta-training or adaptation would always return "
+                "the first parameters: use it inside the model's forward."
             )
         with self._uncompiled(), self.outside.watched():
             yield
@@ -179,7 +179,7 @@ class Surroundings:
 
 
 def refuse_rewriting(module: nn.Module, constant: Collection[str]) -> None:
-    """Refuse an embedding with `max_norm`: it rewrites rows of its weight, θ_k or φ, in every forward pass."""
+    """Raise for an embedding with `max_norm`, which rewrites rows of its weight, θ_k or φ, in every forward pass."""
     for path, child in module.named_modules():
         name = f"{path}.weight" if path else "weight"
         if getattr(child, "max_norm", None) is not None and isinstance(child, nn.Embedding | nn.EmbeddingBag):
@@ -212,10 +212,10 @@ def copyable(module: nn.Module) -> Iterator[None]:
 
 
 class OutsideRandomness:
-    """Watches whether a model draws random numbers that no key reaches: Python's `random`, or numpy's."""
+    """Watches whether a model draws random numbers that keys do not control: Python's `random`, or numpy's."""
 
     LOOKS = 4
-    """Forward passes that are watched: a look costs as much as a small layer."""
+    """How many forward passes are watched; watching one costs as much as a small layer."""
 
     def __init__(self, model: str) -> None:
         self._model = model
@@ -226,7 +226,7 @@ class OutsideRandomness:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Look whether the block draws, and warn once."""
+        """Check whether the block draws such numbers, and warn once."""
         if self.looks == 0:
             yield
             return
@@ -237,14 +237,14 @@ class OutsideRandomness:
         if source is not None:
             self.source, self.looks = source, 0
             warnings.warn(
-                f"the forward pass of {self._model} draws from {source}, which no key reaches: its numbers will not "
-                "repeat; draw with torch.rand, which every pass seeds.",
+                f"the forward pass of {self._model} draws from {source}, which keys do not control: its numbers will "
+                "not repeat; draw with torch.rand, which every pass seeds.",
                 stacklevel=2,
             )
 
 
 def random_states() -> tuple[Any, Any]:
-    """Where Python's and numpy's global generators stand."""
+    """The states of Python's and numpy's global generators."""
     return random.getstate(), _numpy_state()
 
 

@@ -17,7 +17,7 @@ from warpgrad.keys import fold
 from warpgrad.model.learner import Forward
 
 Batch = Any
-"""Whatever the task's losses understand: a tensor, a tuple, a dict; on the learner's device."""
+"""Any value that the task's losses accept: a tensor, a tuple, a dict; on the learner's device."""
 
 
 class Task(ABC):
@@ -32,7 +32,7 @@ class Task(ABC):
     """
 
     name: str = "task"
-    """Shown in messages and metrics."""
+    """The name in messages and metrics."""
 
     steps: int | None = None
     """K_τ: this task's own number of adaptation steps, where it differs from the algorithm's K."""
@@ -43,7 +43,7 @@ class Task(ABC):
 
     @abstractmethod
     def adapt_batch(self, k: int) -> Batch:
-        """The batch of adaptation step k; the same one each time it is asked for."""
+        """The batch of adaptation step k; always the same one for the same k."""
 
     @abstractmethod
     def meta_batch(self, k: int) -> Batch:
@@ -94,7 +94,7 @@ def _tensors(tree: Any) -> Iterator[Tensor]:
 
 
 def check_repeats(task: Task) -> None:
-    """Refuse a task that hands out another batch when it is asked again: no trajectory of it could be repeated."""
+    """Raise for a task that returns another batch for the same k: its trajectories could not be repeated."""
     for name, draw in (("adapt_batch", task.adapt_batch), ("meta_batch", task.meta_batch)):
         first, again = draw(0), draw(0)
         pairs = zip(_tensors(first), _tensors(again), strict=False)
@@ -141,7 +141,7 @@ class TaskFamily(ABC):
 
     @abstractmethod
     def sample(self, seed: int) -> Task:
-        """The task that this seed draws; the same one each time."""
+        """Draw the task of this seed; always the same one for the same seed."""
 
     def meta_batch(self, seed: int, size: int) -> list[Task]:
         """The tasks of one meta-step. Override it to draw without replacement from a finite set."""

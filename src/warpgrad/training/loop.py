@@ -1,4 +1,4 @@
-"""The loop of `meta_train`: meta-steps, validations, checkpoints, and what is left behind when it stops."""
+"""The loop of `meta_train`: meta-steps, validations, checkpoints, and the state that they share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Validation = Callable[[Learner], Mapping[str, float]]
 
 
 class MetaRecords(list[MetaRecord]):
-    """One record per meta-step, and why there are no more of them.
+    """One record per meta-step, and why training stopped.
 
     Example:
         >>> records = wg.meta_train(
@@ -46,14 +46,14 @@ class MetaRecords(list[MetaRecord]):
     """
 
     stopped: str | None = None
-    """Early stopping or a callback, in words; None where all meta-steps were taken."""
+    """The reason that early stopping or a callback gave; None where all meta-steps were taken."""
     chosen: int | None = None
-    """The place of the record after which the parameters were best, where early stopping has gone back to them."""
+    """The index of the record with the best parameters, where early stopping went back to them."""
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """What is measured of the learner between meta-steps, and how often. Only validation ever chooses anything."""
+    """The functions that score the learner between meta-steps, and how often. Only validation affects training."""
 
     validate: Validation | None
     validate_every: int
@@ -71,29 +71,29 @@ class TrainingState:
         self.method, self.algorithm, self.update = method, algorithm, update
         self.watch = None if early_stopping is None else early_stopping.watch()
         self.halted: str | None = None
-        """Why a callback has ended this training; the same call again goes on, and asks the callback again."""
+        """Why a callback has ended this training; repeating the call resumes it, and calls the callback again."""
         self.planned: int | None = 0
-        """The meta-steps asked for; None in checkpoints of earlier versions, which do not say it."""
+        """The requested number of meta-steps; None in checkpoints of earlier versions, which do not store it."""
         self.step = 0
         """Meta-steps done."""
         self.seconds = 0.0
-        """Time spent in them, earlier processes included."""
+        """Wall time spent in them, including that of earlier processes."""
         self.offset = 0
-        """Bytes of metrics.jsonl that belong to them."""
+        """The number of bytes of metrics.jsonl that belong to them."""
         self.digest: str | None = None
-        """The checksum of those bytes, as `RunDirectory.digest`."""
+        """The checksum of these bytes, `RunDirectory.digest`."""
         self._best: Weights | None = None
         self._made_of = {"version": __version__, "parts": method_parts(method)}
 
     @property
     def stopped(self) -> str | None:
-        """Why the run has stopped before its last meta-step; None while it goes on."""
+        """Why the run has stopped before its last meta-step; None if it has not."""
         if self.watch is not None and self.watch.stop:
             return self.watch.reason
         return self.halted
 
     def plan(self, meta_steps: int) -> None:
-        """Where more meta-steps are asked for than when early stopping ended the run, it goes on."""
+        """Set the number of meta-steps. A run that early stopping ended continues if more are requested than then."""
         if self.step == 0:
             self.algorithm.plan(meta_steps)
         if self.watch is not None and self.watch.stop:
@@ -106,7 +106,7 @@ class TrainingState:
         self._best = checkpoint.cloned(weights(self.method))
 
     def restore_best(self) -> bool:
-        """Go back to the parameters with the best validation score; whether there were any."""
+        """Load the parameters with the best validation score; returns whether there were any."""
         if self._best is None:
             return False
         load_weights(self.method, self._best)
@@ -129,15 +129,15 @@ class TrainingState:
         }
 
     def load(self, state: Mapping[str, Any], source: Path) -> None:
-        """Go on from a checkpoint; one of another model is refused before anything is changed."""
+        """Resume from a checkpoint; one of another model raises before anything is changed."""
         load_weights(self.method, state["weights"], source)
         self.step, self.seconds = state["step"], state["seconds"]
         self.offset, self.digest = state["offset"], state.get("digest")
         self.update.load_state(state["update"])
         self.algorithm.load_state(state["algorithm"])
-        # Checkpoints of earlier versions do not say it: nothing was compiled then.
+        # Checkpoints of earlier versions do not store the backend, because nothing was compiled then.
         self.algorithm.backend.load_state(state.get("backend") or {"form": "traced", "settings": None})
-        # The best parameters are those of this training's own measure: another one, or none, has seen no best yet.
+        # The best parameters were chosen by one metric: under another one, or none, there is no best yet.
         watched = state["early_stopping"]
         same = self.watch is not None and watched is not None and self.watch.load_state(watched)
         self._best = state["best"] if same else None
@@ -145,7 +145,7 @@ class TrainingState:
 
 
 class MetaLoop:
-    """Meta-steps, with a snapshot after each: what an interrupt or a NaN leaves behind."""
+    """Takes meta-steps, with a snapshot after each, which is saved when an interrupt or a NaN ends the run."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class MetaLoop:
                     logger.info(
                         "%s: stopped after %d of %d meta-steps: %s", title, state.step, meta_steps, state.stopped
                     )
-                # Whether rank 0 could write is known to all before any goes on.
+                # All ranks wait here until rank 0 has written, and fail with it if it could not.
                 self.ranks.total(())
             except (Interrupted, KeyboardInterrupt, NonFiniteError, RankLostError) as error:
                 interrupts.hold()
@@ -234,12 +234,12 @@ class MetaLoop:
         return self.records
 
     def _halt(self, callbacks: Callbacks, tell: Callable[[], str | None]) -> None:
-        """Let rank 0's callbacks hear something; all ranks stop where one of them says so."""
+        """Run rank 0's callbacks; all ranks stop where one of them asks for it."""
         if callbacks.any:
             self.state.halted = self.ranks.from_first(tell) or self.state.halted
 
     def _timed_meta_step(self) -> MetaRecord:
-        """A meta-step, with its wall time and the processor time of all ranks; scores after it are timed apart."""
+        """Take a meta-step and time it: wall time, and the processor time of all ranks. Scores are timed separately."""
         began, worked = time.monotonic(), time.process_time()
         record = self._meta_step()
         record["seconds"] = time.monotonic() - began
@@ -247,7 +247,7 @@ class MetaLoop:
         return record
 
     def _score(self, role: str, measure: Validation, record: MetaRecord) -> dict[str, float]:
-        """Scores by rank 0, into the record under the name of their role."""
+        """Let rank 0 score the learner, and add the scores to the record under the name of their role."""
         began, learner = time.monotonic(), self.state.method.learner
         found = self.ranks.from_first(lambda: _numbers(role, measure(learner)))
         record.update({f"{role}/{name}": value for name, value in found.items()})
@@ -266,7 +266,7 @@ class MetaLoop:
         return record
 
     def _share_state(self) -> None:
-        """Every rank begins where rank 0 does: other machines need not see its files, nor draw the same weights."""
+        """Send rank 0's state to every rank: other machines need not see its files, nor draw the same weights."""
         note = self.state.algorithm.idleness(self.ranks.size)
         if self.ranks.first and note is not None:
             logger.warning("%s", note)
@@ -311,7 +311,7 @@ class MetaLoop:
 
 
 def _numbers(role: str, scores: Any) -> dict[str, float]:
-    """What a function of the user's returned for scores, as plain numbers by name."""
+    """Turn the scores that a user's function returned into plain numbers by name."""
     argument = "validate" if role == "validation" else role
     named = mapping(scores, f"what {argument}= returns", '{"loss": 0.5}')
     found: dict[str, float] = {}

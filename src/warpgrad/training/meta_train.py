@@ -2,9 +2,9 @@
 
     wg.meta_train(method, tasks, algorithm=..., ...)                             # in memory
     wg.meta_train(learner, tasks, algorithm=..., rule=..., objective=..., ...)   # the method given by its parts
-    wg.meta_train(..., run="runs/mine")                                          # with a run directory: repeat to go on
+    wg.meta_train(..., run="runs/mine")                                          # with a run directory
 
-Meta-step i draws everything from keys (seed, i, …), so a run that was stopped anywhere goes on from its last
+Meta-step i derives every random draw from keys (seed, i, …), so a run that was interrupted resumes from its last
 checkpoint and ends with the same bytes as one that was not.
 
 Under torchrun, the processes share the tasks of every meta-step (`distributed.py`). All hold the same
@@ -81,7 +81,7 @@ def meta_train(
         method: What is meta-learned, and how: a `Method`, or a learner with the other parts as keywords.
         tasks: p(τ).
         algorithm: When gradients become updates: `Online`, `Offline`, `Continual` or `Unrolled`.
-        rule: How a task is adapted to; this and the next three are for a learner, a method has its own.
+        rule: The update rule of adaptation. This and the next three belong to a learner; a method has its own.
         objective: L, how φ is judged; None to learn an initialisation alone.
         initialiser: C, how θ0 is learned; `Fixed()` if None.
         weight: λ; 1 if None.
@@ -89,20 +89,19 @@ def meta_train(
         clip: Largest norm of meta-gradients, for all groups or per group.
         schedule: Learning-rate schedule of the meta-optimisers, stepped once per meta-step; `ReduceLROnPlateau` watches
             the meta-loss, or the last task loss where there is none.
-        meta_steps: How many meta-steps in all, those of an earlier call in the same run included.
-        seed: Keys every draw.
+        meta_steps: The total number of meta-steps, including those of earlier calls in the same run.
+        seed: The seed of every random draw.
         validate: Scores of the learner on validation tasks, every `validate_every` meta-steps.
         early_stopping: Stop on a validation score, and end with the best parameters.
-        test: Scores of the learner on test tasks, every `test_every` meta-steps; they are recorded and choose nothing.
-        callbacks: `Callback` objects, or functions of (step, learner, record) for after every meta-step; called by rank
-            0 alone. They must not change the learner, and may stop the training with `StopTraining`.
-        run: Run directory; the same call again goes on where the run stopped. What the training is made of (the parts,
-            their settings, those of the optimisers, the seed) stands in its config.json, and a run goes on only under
-            equal ones; `meta_steps` may grow.
-        config: Settings of your own to store and compare too. `method` and `group` name the run in reports. A config
-            that names an `experiment` is complete, and nothing is added to it.
-        init_from: Begin with what another run, or a file of `save`, has learned, under settings that may differ; the
-            optimisers start anew.
+        test: Scores of the learner on test tasks, every `test_every` meta-steps; they are recorded and never used.
+        callbacks: `Callback` objects, or functions of (step, learner, record) that are called after every meta-step,
+            on rank 0 only. They must not change the learner, and may stop the training by raising `StopTraining`.
+        run: Run directory; repeating the call resumes the run. Its config.json holds the settings of the training (the
+            parts, the optimisers, the seed), and a run resumes only under equal settings; `meta_steps` may grow.
+        config: Further settings to store and compare. `method` and `group` name the run in reports. A config that
+            names an `experiment` is complete, and nothing is added to it.
+        init_from: Start from what another run, or a file written by `save`, has learned. Settings may differ, and the
+            optimisers start fresh.
         fresh: Delete an earlier run in the directory and start over.
         checkpoint_seconds: Time between checkpoints; 0 for one at every meta-step.
         tensorboard: Also write TensorBoard events below the run directory.
@@ -153,7 +152,7 @@ _SCHEDULE = "partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=1000)"
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
-    """Every argument of `meta_train`, by name; refuses the first that is not of its kind."""
+    """Check every argument of `meta_train`, by name; raises for the first that has the wrong type."""
     for name, check in _CHECKS.items():
         if name in arguments and not (name in _OPTIONAL and arguments[name] is None):
             check(arguments[name])
@@ -164,7 +163,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
 
 
 def check_learns(method: Method, algorithm: Algorithm) -> None:
-    """Refuse meta-training in which something that is there to be learned never changes."""
+    """Raise where something that is there to be learned could never change."""
     if algorithm.learns_by_itself or method.objective is not None:
         return
     if method.learner.phi:

@@ -44,59 +44,59 @@ class FewShotConfig(Config):
     data: str = "mini-imagenet"
     """cifar-fs, fc100, mini-imagenet, tiered-imagenet, omniglot-fewshot, or the folder of a prepared data set."""
     ways: int = 5
-    """N, classes of an episode."""
+    """N, the number of classes of an episode."""
     shots: int = 1
-    """Images of each class to adapt to, in validation and test."""
+    """The number of images of each class to adapt to, in validation and test."""
     train_shots: int | None = None
-    """The same in meta-training; None is 5 for 1-shot and 15 for 5-shot tests (App. H), else as many as in the test."""
+    """The same in meta-training. None means 5 for 1-shot and 15 for 5-shot tests (App. H), otherwise as in the test."""
     query: int = 15
-    """L, further images of each class, for the meta-loss and the test."""
+    """L, the number of further images of each class, for the meta-loss and the test."""
     rotations: bool = False
-    """Images turned by 90°, 180° and 270° are further classes, in all splits; for omniglot-fewshot."""
+    """Add images rotated by 90°, 180° and 270° as further classes, in all splits; for omniglot-fewshot."""
     flips: bool = False
-    """Mirror images at random in meta-training."""
+    """Flip images horizontally at random in meta-training."""
     filters: PositiveInt = 128
-    """Channels of each of the four blocks."""
+    """The number of channels of each of the four blocks."""
     warp_init: Literal["identity", "own"] = "identity"
-    """Begin the warp-layers of warp-maml as the identity map, or at their own random weights."""
+    """Start the warp-layers of warp-maml as the identity map (identity), or at random weights (own)."""
     context: PositiveInt = 100
-    """Size of CAVIA's context."""
+    """The size of CAVIA's context."""
     temperature: PositiveFloat = 0.5
-    """Of the masks of mt-nets."""
+    """The temperature of the masks of mt-nets."""
     batch_norm: Literal["batch", "running"] = "batch"
     """What batch-norm uses at test: the statistics of the query set (batch), or the episode's running ones."""
     steps: PositiveInt = 5
-    """K in meta-training."""
+    """K, the number of adaptation steps in meta-training."""
     inner_lr: PositiveFloat = 0.05
-    """α; by default the method's own, chosen by the table `few-shot-steps`."""
+    """α, the step size of adaptation; each method has its own default, chosen by the table `few-shot-steps`."""
     meta_lr: PositiveFloat = 0.001
-    """Adam's step size for φ: warps, T, and what CAVIA and ANIL do not adapt."""
+    """Adam's step size for φ: the warps, T, and the parameters that CAVIA and ANIL do not adapt."""
     theta0_lr: PositiveFloat = 0.001
     """Adam's step size for θ0."""
     rule_lr: PositiveFloat = 0.001
-    """Adam's step size for what a rule learns: step sizes, curvature factors, masks."""
+    """Adam's step size for the parameters of a rule: step sizes, curvature factors, masks."""
     meta_clip: PositiveFloat = 10.0
-    """Largest norm of the meta-gradient of each of these groups."""
+    """The bound on the norm of the meta-gradient of each of these groups."""
     meta_batch: PositiveInt = 1
-    """Tasks per meta-step."""
+    """The number of tasks in each meta-step."""
     meta_steps: PositiveInt = 60_000
-    """Meta-steps."""
+    """The number of meta-steps."""
     validate_every: PositiveInt = 1000
-    """Meta-steps between validations; the weights with the best validation accuracy are kept."""
+    """The number of meta-steps between validations; the weights with the best validation accuracy are kept."""
     validation_episodes: PositiveInt = 600
-    """Episodes of a validation."""
+    """The number of episodes of a validation."""
     patience: Annotated[int, Bound("wait for at least 1 validation, or None for all", least=1)] | None = None
-    """Validations without a new best after which the run stops; None goes through all meta-steps."""
+    """The number of validations without a new best that end the run; None runs all meta-steps."""
     test_curve_every: NonNegativeInt = 0
-    """Meta-steps between tests on the way, on the first episodes of the final one; they choose nothing. 0: none."""
+    """The number of meta-steps between tests during meta-training, which choose nothing; 0 for no such tests."""
     test_curve_episodes: PositiveInt = 600
-    """Episodes of each of these tests."""
+    """The number of episodes of each of these tests: the first ones of the final test."""
     split: Literal["test", "validation"] = "test"
-    """Which classes to test on."""
+    """Whether to test on the test classes or on the validation classes."""
     test_episodes: Annotated[int, Bound("an interval needs at least 2 episodes", least=2)] = 600
-    """Episodes of the test, the same for every method and seed."""
+    """The number of episodes of the final test, the same ones for every method and seed."""
     test_steps: PositiveInt = 5
-    """Adaptation steps at test; validation takes K."""
+    """The number of adaptation steps at test; validation takes K."""
 
     @property
     def test_shape(self) -> EpisodeShape:

@@ -79,7 +79,7 @@ def baseline_then(group: Group, baseline: Group) -> float | None:
 def validation_returns(group: Group, points: int | None = POINTS) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Updates [points], and the return on validation episodes [runs, points], where all runs have it.
 
-    Averaged down to at most so many points; None keeps all.
+    Averaged down to at most this many points; None keeps all.
     """
     steps, values = recorded(group.runs, "validation/return")
     if not len(steps):

@@ -114,7 +114,7 @@ def validation_alphabets(config: OmniglotConfig, alphabets: Alphabets) -> Sequen
 
 
 def validation_scores(config: OmniglotConfig, alphabets: Alphabets, learner: Learner, rule: Rule) -> dict[str, float]:
-    """Mean scores on validation alphabets in the midst of meta-training, at every test batch."""
+    """Mean scores on validation alphabets during meta-training, at every test batch."""
     if config.method == "finetuning":
         learner = finetuned_learner(config, learner)
     names = validation_alphabets(config, alphabets)

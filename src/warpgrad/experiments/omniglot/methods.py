@@ -38,7 +38,7 @@ from warpgrad.rules import SGD, Learned, Rule
 from warpgrad.tasks.supervised import TaskList
 
 STARTING_DRAWINGS = 200
-"""On so many training drawings, at least, the size of activations at the start is measured."""
+"""The size of activations at the start is measured on at least this many training drawings."""
 PHI_OPTIMISERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 
 
