@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -164,3 +165,23 @@ def _integral(value: Any) -> int | None:
 
 def _article(word: str) -> str:
     return "an" if word[0] in "AEIOU" else "a"
+
+
+@contextmanager
+def understood(source: Path | None) -> Iterator[None]:
+    """Turn any error in the content of a checkpoint into one sentence: even a whole one can hold anything."""
+    try:
+        yield
+    except WarpgradError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, RuntimeError, OverflowError) as error:
+        where = f"checkpoint {source}" if source is not None else "the checkpoint"
+        raise WarpgradError(
+            f"{where} does not hold what this version writes ({type(error).__name__}: {first_line(error)}); restore "
+            "it, or start over with --fresh."
+        ) from error
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or its name where it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

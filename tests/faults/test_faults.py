@@ -348,6 +348,24 @@ def test_a_signal_at_any_time_is_an_exit_code_and_a_sentence(tmp_path, number):
     assert (job.returncode, said) == (128 + number, "warpgrad: stopped; run the same command to go on.\n")
 
 
+def test_a_signal_while_options_are_parsed_is_no_wrong_option(monkeypatch, capsys):
+    def interrupted(_: object) -> None:
+        raise SystemExit(128 + signal.SIGHUP)
+
+    monkeypatch.setattr("warpgrad.cli.main._app", lambda _: type("App", (), {"cli": lambda *_, **__: interrupted(0)}))
+    assert says(["list"], capsys) == (129, "warpgrad: stopped; run the same command to go on.\n")
+
+
+def test_a_signal_after_the_end_changes_no_exit_code():
+    script = (
+        "import atexit, os, signal, sys; from warpgrad.__main__ import main; "
+        "atexit.register(lambda: [os.kill(os.getpid(), each) for each in (1, 2, 15)]); "
+        "sys.argv = ['warpgrad', '--version']; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("WORLD_SIZE", "x"), ("RANK", "x"), ("MASTER_PORT", "x"), ("MASTER_PORT", "0"), ("RANK", "2")]
 )
@@ -397,6 +415,46 @@ def test_weights_that_are_no_numbers_are_refused(finished, tmp_path, capsys):
     code, said = says(["evaluate", str(run)], capsys)
     assert code == 3
     assert "NaN or infinite" in said
+
+
+def test_numbers_of_another_kind_are_no_weights(finished, tmp_path, capsys):
+    for kind in (torch.bool, torch.int64, torch.complex64):
+        run = copied(finished, tmp_path / str(kind))
+        newest = saved_checkpoints(run)[-1]
+        state = checkpoint.read_checkpoint(newest)
+        name, value = next(iter(state["weights"]["module"].items()))
+        state["weights"]["module"][name] = value.to(kind)
+        checkpoint.write_checkpoint(newest, state)
+        code, said = says(["evaluate", str(run)], capsys)
+        assert (code, f"in {kind}, the model in torch.float" in said) == (2, True)
+
+
+def test_half_a_character_is_no_sentence(tmp_path, capsys):
+    source = tmp_path / "own.jsonl"
+    for text, label in (("\ud800", "a"), ("b", "\udfff")):
+        rows = [{"text": text, "label": label}, {"text": "c", "label": "d"}]
+        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        code, said = says(["data", "prepare", "text", "--source", str(source), "--out", str(tmp_path / "x")], capsys)
+        assert (code, said.count("\n"), "half a character" in said) == (2, 1, True)
+        assert not (tmp_path / "x").exists()
+
+
+def test_a_password_in_the_wrong_place_is_not_shown(tmp_path, capsys):
+    address = "postgresql://me:secret@127.0.0.1:1/x"
+    for words in (["run", "synthetic", "--lr", address], ["data", "prepare", "omniglot", "--source", address]):
+        code, said = says(words, capsys)
+        assert (code, "secret" in said, "me:…@127.0.0.1" in said) == (2, False, True)
+
+
+def test_a_database_that_fails_while_it_is_made_is_one_sentence(monkeypatch, tmp_path, capsys):
+    import optuna
+
+    def failing(*_: object, **__: object) -> None:
+        raise optuna.exceptions.StorageInternalError("An exception is raised during the commit.")
+
+    monkeypatch.setattr("warpgrad.sweep.study.RDBStorage", failing)
+    code, said = says(["sweep", "synthetic", "--trials", "1", "--out", str(tmp_path), *TINY[:-1]], capsys)
+    assert (code, "the study's storage cannot be opened" in said) == (2, True)
 
 
 def test_somebody_elses_repository_is_not_ours(tmp_path):

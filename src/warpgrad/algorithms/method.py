@@ -12,7 +12,7 @@ import torch
 from warpgrad.adaptation.base import Adaptation
 from warpgrad.adaptation.trajectory import ObjectiveStep, ThetaGradient, Trajectory
 from warpgrad.algorithms.ranks import Ranks, all_reduce
-from warpgrad.errors import NonFiniteError, WarpgradError, expect, real, require
+from warpgrad.errors import NonFiniteError, WarpgradError, expect, real, require, understood
 from warpgrad.initialisers import Fixed, Initialiser
 from warpgrad.model.learner import Learner
 from warpgrad.objectives import Objective, StartSample, UnrolledStep
@@ -111,9 +111,17 @@ def weights(method: Method) -> Weights:
 
 
 def load_weights(method: Method, state: Mapping[str, Any], source: Path | None = None) -> None:
-    """Copy stored weights into a method; names and shapes must match."""
+    """Copy stored weights into a method; names, shapes and kinds of numbers must match."""
     targets = weights(method)
-    where = f"checkpoint {source}" if source is not None else "the checkpoint"
+    with understood(source):
+        _check_weights(targets, state, f"checkpoint {source}" if source is not None else "the checkpoint")
+        with torch.no_grad():
+            for group, own in targets.items():
+                for name, value in own.items():
+                    value.copy_(state[group][name])
+
+
+def _check_weights(targets: Weights, state: Mapping[str, Any], where: str) -> None:
     for group, own in targets.items():
         given = state.get(group) or {}
         for name in sorted(set(own) ^ set(given)):
@@ -125,15 +133,18 @@ def load_weights(method: Method, state: Mapping[str, Any], source: Path | None =
                 f"{where} has {group} entry '{name}' of shape {tuple(given[name].shape)}, the model "
                 f"{tuple(value.shape)}: it belongs to another model.",
             )
+            # Weights may be loaded in another precision, but never as another kind of number.
+            require(
+                torch.can_cast(given[name].dtype, value.dtype)
+                and given[name].is_floating_point() == value.is_floating_point(),
+                f"{where} has {group} entry '{name}' in {given[name].dtype}, the model in {value.dtype}: it belongs to "
+                "another model.",
+            )
             if not _is_sound(given[name], parameter=isinstance(value, torch.nn.Parameter) or group != "module"):
                 raise NonFiniteError(
                     f"{where} has {group} entry '{name}' with NaN or infinite values: training had "
                     "diverged; take smaller steps and start over with --fresh."
                 )
-    with torch.no_grad():
-        for group, own in targets.items():
-            for name, value in own.items():
-                value.copy_(state[group][name])
 
 
 def _is_sound(value: torch.Tensor, *, parameter: bool) -> bool:

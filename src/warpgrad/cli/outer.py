@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import io
 import os
+import re
 import signal
 import stat
 import sys
@@ -88,8 +89,10 @@ def tell(line: str, stream: TextIO | None = None) -> None:
 
 def _say(sentence: str) -> None:
     """To the terminal, if it is still there."""
+    # An address of a database may stand where it should not; its password is nobody's to read.
+    shown = re.sub(r"(\w:/{1,2}[^/\s:@]*):[^/\s@]+@", r"\1:…@", printable(sentence))
     with contextlib.suppress(OSError, ValueError):
-        print(f"warpgrad: {printable(sentence)}", file=sys.stderr, flush=True)
+        print(f"warpgrad: {shown}", file=sys.stderr, flush=True)
 
 
 def open_streams() -> None:

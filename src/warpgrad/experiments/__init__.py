@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import Config, Declaration, Execution, Experiment, Group, Row, RunTable
+from warpgrad.experiments.settings_file import fitted_settings
 from warpgrad.io import settings_of
 
 if TYPE_CHECKING:  # settings are read without torch
@@ -96,8 +97,7 @@ def stored_config(kept: Mapping[str, Any], path: Path) -> tuple[Declaration[Any]
             f"{path} does not fit this version of {experiment.name} (setting '{unknown[0]}'); "
             "use the version that wrote it, or run it again with --fresh."
         )
-    frozen = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    return experiment, dataclasses.replace(preset, **frozen)
+    return experiment, dataclasses.replace(preset, **fitted_settings(given, experiment, path))
 
 
 def _find(name: str, known: Mapping[str, T], what: str = "experiment") -> T:

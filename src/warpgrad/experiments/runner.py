@@ -211,6 +211,7 @@ def concluded(
     own = {name: asked[name] for name in ("experiment", "method", "preset", "seed")}
     same = (
         kept == asked
+        and _is_summary(summary)
         and summary.get("settings", digest(asked)) == digest(asked)
         and all(part.get(OWNER, owner) == owner for part in (summary, evaluation))
         and {name: summary.get(name) for name in own} == own
@@ -218,6 +219,16 @@ def concluded(
         and summary.get("steps") in (checkpointed_steps(directory), kept.get("meta_steps"))
     )
     return summary if same else None
+
+
+def _is_summary(summary: Mapping[str, Any]) -> bool:
+    """Whether what stands in summary.json can be told as a result: meta-steps, and numbers by name."""
+    metrics = summary.get("metrics")
+    return (
+        type(summary.get("steps")) is int
+        and isinstance(metrics, dict)
+        and all(isinstance(value, float | int) for value in metrics.values())
+    )
 
 
 def evaluate_run(experiment: Experiment[C], config: C, directory: Path) -> dict[str, Any]:

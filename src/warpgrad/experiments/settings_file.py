@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import textwrap
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +14,8 @@ from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import Config, Declaration
 from warpgrad.io import JSON_BYTES, DamagedError, read_bytes, settings_of, unsealed
 
+LARGEST = 10**300
+"""Integers from here on are no numbers of floating point."""
 _KINDS: dict[Any, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -26,14 +30,19 @@ def read_settings(path: Path, experiment: Declaration[Any]) -> dict[str, Any]:
     values = settings_of(read_named(path))
     of = values.pop("experiment", experiment.name)
     require(of == experiment.name, f"{path} holds settings of {of}, not of {experiment.name}.")
-    kinds = setting_kinds(experiment)
-    for name in values:
+    return fitted_settings(values, experiment, path)
+
+
+def fitted_settings(values: Mapping[str, Any], experiment: Declaration[Any], path: Path) -> dict[str, Any]:
+    """Settings as the config holds them; refuses, in the name of the file, one that it does not have or not so."""
+    kinds, found = setting_kinds(experiment), {}
+    for name, value in values.items():
         check_known(name, kinds, experiment, path)
         try:
-            values[name] = fitted(values[name], kinds[name])
+            found[name] = fitted(value, kinds[name])
         except WarpgradError as error:
             raise WarpgradError(f"{path}, '{name}': {error}") from None
-    return values
+    return found
 
 
 def read_named(path: Path) -> dict[str, Any]:
@@ -73,11 +82,11 @@ def fitted(value: Any, kind: Any) -> Any:
         elif typing.get_origin(member) is tuple:
             if isinstance(value, list):
                 return tuple(fitted(item, typing.get_args(member)[0]) for item in value)
-        elif member is float and type(value) in (int, float):
+        elif member is float and (type(value) is float or (type(value) is int and abs(value) < LARGEST)):
             return float(value)
         elif type(value) is member:
             return value
-    raise WarpgradError(f"it is {json.dumps(value)}, but must be {_described(kind)}.")
+    raise WarpgradError(f"it is {textwrap.shorten(json.dumps(value), 80)}, but must be {_described(kind)}.")
 
 
 def members(kind: Any) -> tuple[Any, ...]:

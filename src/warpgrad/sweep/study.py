@@ -204,7 +204,14 @@ def open_study(sweep: Sweep, places: SweepPaths, storage: str | None = None) -> 
     patience = {"connect_args": {"timeout": 60}} if address.startswith("sqlite") else {}
     try:
         database = RDBStorage(address, engine_kwargs=patience)
-    except (sqlalchemy.exc.SQLAlchemyError, ImportError, RuntimeError, ValueError) as error:
+    except (
+        sqlalchemy.exc.SQLAlchemyError,
+        optuna.exceptions.OptunaError,
+        ImportError,
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:
         # The address is not repeated: it may hold a password.
         reason = str(error).splitlines()[0].replace(address, "the address").rstrip(".")
         raise WarpgradError(f"the study's storage cannot be opened: {reason}; mend --storage.") from error

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,12 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError, require
-from warpgrad.io import DamagedError, open_regular, read_bytes, reason, write_bytes
+from warpgrad.errors import WarpgradError, first_line, require
+from warpgrad.io import DamagedError, read_bytes, reason, write_bytes
 
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_FORMAT = 1
-HEADER_BYTES = 100_000_000
-"""The longest header that a safetensors file may have."""
 _KEY, _CHECKSUM = "warpgrad", "sha256"
 """The entries of the header: all that is no tensor, and the checksum, which checkpoints of earlier versions lack."""
 
@@ -54,7 +51,7 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
         tensors = safetensors.torch.load(data)
     # What the header of a damaged file holds can be anything.
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _damaged(path, (str(error).splitlines() or [type(error).__name__])[0]) from error
+        raise _damaged(path, first_line(error)) from error
     require(_KEY in metadata, f"{path} is a safetensors file, but not a checkpoint of warpgrad; give one of a run.")
     if metadata.keys() - {_KEY, _CHECKSUM}:
         raise _damaged(path, "its header has entries that no version writes")
@@ -75,20 +72,6 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     )
     found: dict[str, Any] = to_device(state, device)
     return found
-
-
-def read_entry(path: Path, name: str) -> Any:
-    """One entry of a state that is no tensor, from the header alone; None where there is none or it cannot be read.
-
-    It is not compared with the checksum: who goes on to read the state does that.
-    """
-    try:
-        with os.fdopen(open_regular(path), "rb") as file:
-            length = int.from_bytes(head := file.read(8), "little")
-            items = json.loads(_metadata(head + file.read(min(length, HEADER_BYTES)))[_KEY])["state"]["items"]
-        return next((part.get("value") for key, part in items if key == name), None)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
 
 
 def _damaged(path: Path, why: str) -> DamagedError:

@@ -16,7 +16,7 @@ from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.algorithms.method import Method, Weights, load_weights, weights
 from warpgrad.algorithms.ranks import Ranks
-from warpgrad.errors import NonFiniteError, WarpgradError, mapping, short_repr
+from warpgrad.errors import NonFiniteError, WarpgradError, integer, mapping, real, short_repr, understood
 from warpgrad.keys import fold
 from warpgrad.model.learner import Learner
 from warpgrad.tasks.base import TaskFamily, checked_tasks
@@ -130,9 +130,13 @@ class TrainingState:
 
     def load(self, state: Mapping[str, Any], source: Path) -> None:
         """Resume from a checkpoint; one of another model raises before anything is changed."""
+        with understood(source):
+            self._load(state, source)
+
+    def _load(self, state: Mapping[str, Any], source: Path) -> None:
         load_weights(self.method, state["weights"], source)
-        self.step, self.seconds = state["step"], state["seconds"]
-        self.offset, self.digest = state["offset"], state.get("digest")
+        self.step, self.seconds = integer(state["step"], "step"), real(state["seconds"], "seconds")
+        self.offset, self.digest = integer(state["offset"], "offset"), state.get("digest")
         self.update.load_state(state["update"])
         self.algorithm.load_state(state["algorithm"])
         # Checkpoints of earlier versions do not store the backend, because nothing was compiled then.

@@ -16,13 +16,16 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.errors import WarpgradError, require
@@ -333,11 +336,11 @@ def check_owner(path: Path) -> None:
 
 
 def newest_checkpoint(path: Path) -> Path:
-    """The last checkpoint of a run that is not open for writing."""
+    """The last checkpoint of a run that is not open for writing; refuses one that is damaged, or of another run."""
     saved = saved_checkpoints(path)
     if not saved:
         raise WarpgradError(f"{path} has no checkpoint; run it first with 'warpgrad run'.")
-    _check_owned(saved[-1], checkpoint.read_entry(saved[-1], OWNER))
+    loaded(saved[-1])
     return saved[-1]
 
 
@@ -353,22 +356,54 @@ def saved_checkpoints(path: Path) -> list[Path]:
 
 
 def loaded(path: Path, device: Any = "cpu") -> dict[str, Any]:
-    """The state in a checkpoint of a run, which is that of the meta-step in its name."""
+    """The state in a checkpoint of a run, which is that of the meta-step in its name and of the run beside it."""
     state = checkpoint.read_checkpoint(path, device)
-    if not isinstance(state, dict) or path.name != f"step-{state.get('step', -1):08d}.safetensors":
+    wrong = "state" if not isinstance(state, dict) else next(_misfits(state), None)
+    if wrong is not None:
+        raise DamagedError(f"checkpoint {path} is damaged (its entry '{wrong}' is none that a run writes).")
+    if path.name != f"step-{state['step']:08d}.safetensors":
         raise DamagedError(f"checkpoint {path} is damaged (it is not of the meta-step in its name).")
-    _check_owned(path, state.get(OWNER))
-    return state
-
-
-def _check_owned(path: Path, owner: object) -> None:
-    """Refuse a checkpoint that says that it is of another run than the one in whose folder it lies."""
     config = path.parent.parent / "config.json"
-    if owner is not None and config.exists() and owner != identity(read_object(config)):
+    if OWNER in state and config.exists() and state[OWNER] != identity(read_object(config)):
         raise DamagedError(
             f"checkpoint {path} is of another run than {config}; restore the one that was replaced, or start over with "
             "--fresh."
         )
+    return state
+
+
+def _misfits(state: Mapping[str, Any]) -> Iterator[str]:
+    """The entries of a checkpoint that are not of their kind: a checksum says nothing of who wrote it."""
+
+    def count(value: object) -> bool:
+        return type(value) is int and value >= 0
+
+    def tables(value: object) -> bool:
+        """Weights: groups of named tensors."""
+        return isinstance(value, dict) and all(
+            isinstance(group, dict) and all(isinstance(part, torch.Tensor) for part in group.values())
+            for group in value.values()
+        )
+
+    needed: dict[str, Callable[[object], bool]] = {
+        "step": count,
+        "offset": count,
+        "seconds": lambda value: isinstance(value, float | int) and 0 <= value < math.inf,
+        "weights": tables,
+        "best": lambda value: value is None or tables(value),
+        "update": lambda value: isinstance(value, dict),
+        "algorithm": lambda value: isinstance(value, dict),
+        "early_stopping": lambda value: value is None or isinstance(value, dict),
+    }
+    # Earlier versions wrote none of these.
+    later: dict[str, Callable[[object], bool]] = {
+        "digest": lambda value: value is None or isinstance(value, str),
+        "backend": lambda value: isinstance(value, dict),
+        "planned": lambda value: value is None or count(value),
+        OWNER: lambda value: isinstance(value, str),
+    }
+    yield from (name for name, fits in needed.items() if name not in state or not fits(state[name]))
+    yield from (name for name, fits in later.items() if name in state and not fits(state[name]))
 
 
 def check_metrics(path: Path) -> bool:
@@ -383,7 +418,7 @@ def check_metrics(path: Path) -> bool:
         raise DamagedError(
             f"{metrics} cannot be read: {reason(error)}; restore it or start over with --fresh."
         ) from error
-    offset = int(state.get("offset", 0))
+    offset = state["offset"]
     return _check_metrics(lines[:offset], state.get("digest"), metrics)
 
 

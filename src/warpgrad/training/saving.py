@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.algorithms.method import Method, load_weights, weights
-from warpgrad.errors import WarpgradError, expect, file_path
+from warpgrad.errors import WarpgradError, expect, file_path, understood
 from warpgrad.initialisers import Initialiser
 from warpgrad.model.learner import Learner
 from warpgrad.objectives import Objective
@@ -64,7 +64,8 @@ def load(
     """
     path = file_path(path, "path", "warp.safetensors")
     _check_kinds(learner, rule, objective, initialiser)
-    return _built(path, checkpoint.read_checkpoint(path, learner.device), learner, rule, objective, initialiser)
+    with understood(path):
+        return _built(path, checkpoint.read_checkpoint(path, learner.device), learner, rule, objective, initialiser)
 
 
 def load_run(
@@ -99,7 +100,8 @@ def load_run(
 def load_learner(method: Method, path: Path) -> Learner:
     """Load the learner of a run, with its best weights where validation chose some."""
     state = checkpoint.read_checkpoint(path, method.learner.device)
-    load_weights(method, state["best"] or state["weights"], path)
+    with understood(path):
+        load_weights(method, state["best"] or state["weights"], path)
     return method.learner
 
 
@@ -112,11 +114,12 @@ def load_start(method: Method, path: str | Path) -> None:
     path = Path(path)
     source = newest_checkpoint(path) if path.is_dir() else path
     state = checkpoint.read_checkpoint(source, method.learner.device)
-    own, given = weights(method), dict(_chosen(state, source))
-    for group in ("rule", "prior"):
-        if _shapes(given.get(group) or {}) != _shapes(own[group]):
-            given[group] = own[group]
-    load_weights(method, given, source)
+    with understood(source):
+        own, given = weights(method), dict(_chosen(state, source))
+        for group in ("rule", "prior"):
+            if _shapes(given.get(group) or {}) != _shapes(own[group]):
+                given[group] = own[group]
+        load_weights(method, given, source)
 
 
 def _check_kinds(

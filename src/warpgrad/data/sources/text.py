@@ -244,7 +244,14 @@ def _made(name: str, rows: Sequence[tuple[str, str, str]], outside: Sequence[str
 
 
 def _written(content: Mapping[str, Any], out: Path) -> LabelledText:
-    write_bytes(out / FILE, _set(sealed(content)))
+    try:
+        data = _set(sealed(content))
+    except UnicodeEncodeError as error:  # JSON can spell them, and so can the name of a file
+        raise WarpgradError(
+            f"a sentence, label or name has {error.object[error.start : error.start + 1]!a}, which is half a character "
+            "and no text; mend the source."
+        ) from error
+    write_bytes(out / FILE, data)
     return _opened(out)
 
 
