@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import torch.nn.functional as F
 from tests.support.experiment_runs import Runs, evaluation_of, group_of
 from tests.support.text_encoder import save_tiny_encoder, sentences, write_csv
 from warpgrad.cli.main import main
-from warpgrad.data.sources.text import prepare_text
+from warpgrad.data.sources.text import open_text, prepare_text
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import records
 from warpgrad.experiments.base import Execution, Results
@@ -228,7 +230,7 @@ def ended(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, st
 
 
 def test_adapt_hands_over_a_folder_that_plain_transformers_loads(
-    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = sentences(4, 5, seed=3)
     own = write_csv(tmp_path / "my.csv", rows, "sentence,intent")
@@ -249,12 +251,60 @@ def test_adapt_hands_over_a_folder_that_plain_transformers_loads(
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found = module.classify([text for text, _ in rows])
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "warpgrad", None)  # where this library is not installed
+        spec.loader.exec_module(module)
+        found = module.classify([text for text, _ in rows])
     right = sum(label == wanted for (label, _), (_, wanted) in zip(found, rows, strict=True))
     assert right >= 15
     assert "is there already" in ended(words, capsys)[1]
     assert not list(tmp_path.glob(".partial-*"))
+
+
+def write_as_found(path: Path, labels: int) -> int:
+    """A file as people have them: 35 to 227 sentences of a label, quotes, commas, line breaks and spaces at the ends,
+    and labels of several words. Returns how many rows it has."""
+    frames = ("{}", '"{}", she said', "{},\n and thanks\n", "  {}  ", "\n{}", "{} – £5, ünicode")
+    drawn = sentences(labels, 227)
+    rows = []
+    for label in range(labels):
+        own = drawn[227 * label :][: 35 + (label * 61) % 193]
+        rows += [
+            (frames[place % len(frames)].format(text), f"a {name}, or so") for place, (text, name) in enumerate(own)
+        ]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("sentence", "label"), *rows[::2], *rows[1::2]])
+    return len(rows)
+
+
+def test_another_set_of_sentences_goes_through_every_command_as_it_is(
+    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    count = write_as_found(tmp_path / "bank.csv", 77)
+    assert count > 9_000
+    code, said = ended(["data", "prepare", "text", "--source", "bank.csv", "--text-field", "sentence"], capsys)
+    assert code == 0, said
+    assert "77 labels, no domains to split by" in said
+    text = open_text("bank")
+    assert {name: len(own) for name, own in text.split(0).items()} == {"train": 46, "validation": 8, "test": 23}
+    assert sorted(map(len, text.members()))[0] >= 30
+    assert all(sentence == sentence.strip() for sentence in text.texts)
+    tiny = {"layers": 1, "rank": 2, "meta-steps": 2, "validate-every": 2, "draws": 1, "query": 3, "test-steps": 2}
+    run = ["run", "text-intents", "--preset", "small", "--data", "bank", "--encoder", str(encoder), "--out", "run"]
+    run += [word for name, value in tiny.items() for word in (f"--{name}", str(value))]
+    for command in (
+        run,
+        ["evaluate", "run"],
+        ["report", "run", "--out", "page"],
+        ["adapt", "run", "--data", "bank.csv", "--text-field", "sentence", "--steps", "1", "--out", "model"],
+        ["verify", "run"],
+    ):
+        code, said = ended(command, capsys)
+        assert code == 0, said
+    found = evaluation_of(tmp_path / "run")
+    assert set(found["accuracy_20shot"]) == {"labels drawn at random/0"}
+    assert set(found["together_20shot"]) == {f"{TOGETHER}/0"}
 
 
 def test_what_cannot_be_merged_is_refused_or_kept_as_it_is(
