@@ -38,10 +38,10 @@ class Initialiser:
     """Whether θ0 changes at all."""
 
     needs_next_loss = False
-    """Whether segments need L_task(θ_{k+1}): the next step computes it, the last segment takes a forward pass more."""
+    """Whether segments need L_task(θ_{k+1}). The next step computes it; after the last one it costs a forward pass."""
 
     needs_gradient = True
-    """Whether `increment` looks at the gradient; compiled steps go without it where it does not."""
+    """Whether `increment` uses the gradient; if not, compiled steps leave it out."""
 
     def __init__(self) -> None:
         self.meta: Tensors = {}
@@ -80,7 +80,7 @@ class Initialiser:
     def contribution(
         self, trajectory: Trajectory, transition: Transition, next_loss: Tensor, *, last: bool
     ) -> ThetaGradient | None:
-        """What a step contributes to g_θ0, the end of the trajectory included after the last one; None for nothing."""
+        """The contribution of a step to g_θ0, after the last one including that of the end; None if there is none."""
         adaptation, gradient = trajectory.adaptation, self._segment(trajectory.adaptation, transition, next_loss)
         if last:
             final = self.final(adaptation, trajectory.start, transition.after, trajectory.steps)

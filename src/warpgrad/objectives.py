@@ -56,7 +56,7 @@ class StartSample:
 
 
 class Objective(Computation[ObjectiveStep]):
-    """How a point (τ, θ_k) judges the warp.
+    """Base class of objectives, which give the gradient for φ at a point (τ, θ_k).
 
     Example:
         >>> issubclass(wg.Exact, wg.Objective), wg.Exact.stops_gradient, wg.Approximate.stops_gradient
@@ -84,7 +84,7 @@ class Objective(Computation[ObjectiveStep]):
     def at_start(self, adaptation: Adaptation, start: Point) -> StartSample | None:
         """A sample at θ_0 itself, which Algorithm 1 adds to those of the steps; by default there is none.
 
-        Eq. 11 judges where a step leads, never where the first one begins.
+        Eq. 11 evaluates the loss after each step, never at the start itself.
         """
         del adaptation, start
         return None
@@ -105,7 +105,7 @@ class Objective(Computation[ObjectiveStep]):
         return ObjectiveStep(transition, losses["meta"], groups["phi"], groups["rule"])
 
     def check(self, learner: Learner, rule: Rule) -> None:
-        """Refuse parts that could never learn under this objective."""
+        """Raise for parts that could never learn under this objective."""
         name = type(self).__name__
         require(
             not self.stops_gradient or not rule.meta,

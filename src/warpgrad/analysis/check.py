@@ -1,4 +1,4 @@
-"""Is the meta-gradient right for this model, this task, this rule? One look before a long run.
+"""Check that the meta-gradient is right for a model, a task and a rule, before a long run.
 
     print(wg.check(learner, task, rule, wg.Exact()))
 
@@ -41,7 +41,7 @@ class GradientComparison:
     """One gradient along one direction."""
 
     of: str
-    """What was differentiated, and for what."""
+    """Which loss was differentiated, and with respect to what."""
     gradient: float
     differences: float
     error: float

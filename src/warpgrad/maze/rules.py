@@ -43,11 +43,11 @@ class Maze:
     size: int = 11
     """Cells along each side, border not counted; odd, so that there is a centre."""
     length: int = 200
-    """Time steps of an episode."""
+    """The number of time steps of an episode."""
     reward: float = 10.0
-    """For reaching the goal."""
+    """The reward for reaching the goal."""
     wall_penalty: float = 0.0
-    """Subtracted for walking into a wall."""
+    """The penalty that is subtracted for walking into a wall."""
 
     def __post_init__(self) -> None:
         require(
