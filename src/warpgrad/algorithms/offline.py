@@ -57,7 +57,7 @@ class Offline(Algorithm):
         Args:
             samples: η, the number of points per update of φ; None for all of them.
             share: The share of the points that is replayed in each meta-step, drawn at random; the paper replays all.
-            interleave: Update θ0 along with φ, on the segments of the same η points, as the paper's box has it;
+            interleave: Update θ0 along with φ, on the segments of the same η points, as in the paper's listing;
                 otherwise once per meta-step with the mean over tasks.
             include_last: Add θ_K to the points θ_0 … θ_{K−1}.
             budget: How many bytes the replay buffer may use, and where.

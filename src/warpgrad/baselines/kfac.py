@@ -4,7 +4,7 @@ Grosse and Martens 2016).
 For a layer with inputs a (1 appended for the bias) and gradients g of −log p for its outputs, the layer's block
 of the Fisher matrix is taken as A ⊗ G with A = E[a aᵀ] and G = E[g gᵀ]; its step is G⁻¹ ∇ A⁻¹.
 
-It needs activations and gradients inside the network, so it is no pure rule: it is an adaptation of its own that
+It needs activations and gradients inside the network, so it cannot be a pure rule: it is a kind of adaptation that
 steps along preconditioned gradients.
 """
 
