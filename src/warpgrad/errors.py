@@ -1,4 +1,4 @@
-"""What goes wrong in a way the user can mend: one sentence that names the thing and the remedy.
+"""What goes wrong in a way the user can fix: one sentence that names the thing and the remedy.
 
 The checks that raise it stand here too:
 
@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 class WarpgradError(ValueError):
     """Bad input: a model, task, setting, file or device that cannot be used as given.
 
-    The message is one sentence for a person. The command line prints it alone and ends with `exit_code`.
+    The message is one sentence for the user. The command line prints it alone and ends with `exit_code`.
 
     Example:
         >>> wg.SGD(lr=-1.0)
@@ -35,7 +35,7 @@ class NonFiniteError(WarpgradError):
     """A loss, gradient or parameter became NaN or infinite; the message names it, the task and the step.
 
     It has an exit code of its own: a search tries settings under which training diverges, and has to tell that, which
-    is a result, from a full disk or missing data, which is none.
+    is a result, from a full disk or missing data, which is not.
 
     Example:
         >>> issubclass(wg.NonFiniteError, wg.WarpgradError)
@@ -93,7 +93,7 @@ def expect(value: Any, kind: type[Any], argument: str, example: str, *, hint: st
 
 
 def integer(value: Any, argument: str, *, at_least: int = 0) -> int:
-    """`value`, which must be an integer; a numpy integer is one, True is none."""
+    """Return `value`, which must be an integer; a numpy integer is one, True is not."""
     number = _integral(value)
     if number is None:
         raise WarpgradError(f"{argument} must be an integer, not {short_repr(value)}.")

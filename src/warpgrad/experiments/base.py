@@ -222,7 +222,7 @@ class Experiment(Declaration[C], ABC):
 
     @abstractmethod
     def train(self, config: C, execution: Execution) -> int:
-        """Meta-train into the run directory, or take up the run there; returns the meta-steps done."""
+        """Meta-train into the run directory, or resume the run there; returns the meta-steps done."""
 
     @abstractmethod
     def evaluate(self, config: C, directory: Path) -> dict[str, Any]:

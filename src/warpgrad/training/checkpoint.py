@@ -38,14 +38,14 @@ def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
 def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     """The state that `write_checkpoint` wrote, compared with its checksum; tensors on `device`.
 
-    A checkpoint of an earlier version has no checksum: it is taken as it is, and that is said.
+    A checkpoint of an earlier version has no checksum: it is used as it is, with a warning.
     """
     try:
         data = read_bytes(path)
     except FileNotFoundError as error:
         raise WarpgradError(f"checkpoint {path} does not exist.") from error
     except OSError as error:
-        raise WarpgradError(f"checkpoint {path} cannot be read: {reason(error)}; mend that and repeat.") from error
+        raise WarpgradError(f"checkpoint {path} cannot be read: {reason(error)}; fix that and repeat.") from error
     try:
         metadata = _metadata(data)
         tensors = safetensors.torch.load(data)
