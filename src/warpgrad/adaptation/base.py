@@ -30,7 +30,12 @@ StepIndex = int | tuple[int, ...]
 
 @dataclass(frozen=True)
 class Source:
-    """One of the batches that a task draws for a step."""
+    """One of the batches that a task draws for a step.
+
+    Example:
+        >>> META_BATCH.name, META_BATCH.draw(task, 0)[0].shape
+        ('meta_batch', torch.Size([8, 2]))
+    """
 
     name: str
     """The name that keys the dropout masks of losses on this batch."""
@@ -40,7 +45,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Role:
-    """One of the losses of a task, and the batch that it is evaluated on. `Adaptation.evaluate_loss` evaluates it."""
+    """One of the losses of a task, and the batch that it is evaluated on. `Adaptation.evaluate_loss` evaluates it.
+
+    Example:
+        >>> role = Role("loss", META_BATCH, lambda task, forward, batch: task.loss(forward, batch))
+        >>> loss, buffers = adaptation.evaluate_loss(role, start.theta, start.buffers, 0)
+        >>> loss.shape
+        torch.Size([])
+    """
 
     name: str
     """The name in messages."""
