@@ -21,7 +21,7 @@ from warpgrad.experiments.search_space import FloatRange, Space, Spaces
 
 METHODS = ("warpgrad", "no-warp", "warp-current", "ewc")
 WARPED = ("warpgrad", "warp-current")
-"""The methods with something to meta-learn."""
+"""The methods that meta-learn a warp."""
 
 PRINTED: Mapping[str, Any] = MappingProxyType(
     {
@@ -45,9 +45,9 @@ OURS: Mapping[str, Any] = MappingProxyType(
         "meta_schedule": "cosine",
     }
 )
-"""What of that is other in ours."""
+"""The settings of `ours` that differ from the paper's."""
 _LOOKING_BACK = ("weighting", "credit")
-"""What means nothing to a warp that is judged on the current sub-task alone."""
+"""Settings without effect on a warp that is learned on the current sub-task alone."""
 
 
 @dataclass(frozen=True)
@@ -158,12 +158,12 @@ SPACES: Spaces = {
     "no-warp": {"lr": FloatRange(3e-4, 3e-2, log=True)},
     "ewc": {"lr": FloatRange(1e-3, 1e-2, log=True), "strength": FloatRange(1e2, 1e5, log=True)},
 }
-"""What `warpgrad sweep` chooses from."""
+"""The search spaces of `warpgrad sweep`."""
 
 
 def departures(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The settings in which a run is ours and not the paper's. The paper prints two formulas for the weights, of which
-    neither is ours."""
+    """The settings in which a run departs from the paper. Either of the two formulas for weights that the paper prints
+    counts as the paper's."""
     if config["method"] not in WARPED or config["family"] != "sine":
         return ()
     found = [name for name, value in PRINTED.items() if config[name] != value]
@@ -174,12 +174,12 @@ def departures(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 PLAIN = (Row("no warp", {"method": "no-warp"}), Row("no warp, lr 0.01", {"method": "no-warp", "lr": 0.01}))
 EWC = Row("EWC", {"method": "ewc", "lr": 0.003, "strength": 1e4})
-"""Rows that meta-learn nothing."""
+"""The rows of methods without meta-learning."""
 
 CURRENT = {"method": "warp-current", "credit": "full"}
-"""Without earlier sub-tasks in the meta-loss all credits are one."""
+"""Without earlier sub-tasks in the meta-loss all choices of `credit` are the same."""
 SHORT = {"ours": {"meta_steps": 1000}}
-"""The ablation's length."""
+"""The number of meta-steps of the ablation."""
 
 TABLES = (
     RunTable(

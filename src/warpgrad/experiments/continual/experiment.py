@@ -38,7 +38,7 @@ from warpgrad.experiments.runner import meta_trained, without_meta_training
 from warpgrad.training.early_stopping import EarlyStopping
 
 MOST_CHARACTERS = 60
-"""Of an alphabet; the largest of Omniglot has 55."""
+"""The largest number of characters of an alphabet; the largest of Omniglot has 55."""
 
 
 class ContinualLearning(Experiment[ContinualConfig]):

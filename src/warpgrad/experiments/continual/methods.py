@@ -29,7 +29,7 @@ Part = Literal["train", "validation", "test"]
 
 
 def family(config: ContinualConfig, part: Part) -> TaskFamily:
-    """p(τ); the sines of different parts differ by their seeds alone."""
+    """p(τ); the sine tasks of the splits differ by their seeds alone."""
     weighting: Weighting = "current" if config.method == "warp-current" else config.weighting
     options: dict[str, Any] = {
         "steps_per_subtask": config.steps_per_subtask,

@@ -79,7 +79,7 @@ SPACES: Spaces = {
     "warpgrad": {"meta_lr": FloatRange(1e-4, 1e-1, log=True)},
     "no-warp": {"lr": FloatRange(0.01, 1.0, log=True)},
 }
-"""What `warpgrad sweep` chooses from."""
+"""The search spaces of `warpgrad sweep`."""
 
 
 def descending_at_test(config: SyntheticConfig) -> tuple[InnerRule, float]:
@@ -102,10 +102,10 @@ STEP_SIZES: Mapping[str, tuple[float, ...]] = MappingProxyType(
         "adam": (0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0),
     }
 )
-"""What the best step size of each rule without a warp is chosen from: as many for each."""
+"""The step sizes that are tried for each rule without a warp; as many for each."""
 
 CARRIED_ON = 1050
-"""Where the demonstration takes the shipped run, which has the first 1000 meta-steps behind it."""
+"""The meta-step to which the demonstration continues the shipped run, which ends after 1000."""
 
 TABLES = (
     RunTable("synthetic", "Loss after 100 steps on held-out surfaces", "synthetic", (Row("WarpGrad"),), seeds=10),
