@@ -49,7 +49,7 @@ class ContinualLearning(Experiment[ContinualConfig]):
         super().check(config)
         require(
             config.subtasks >= 2 and sorted(config.order) == list(range(config.subtasks)),
-            f"order={config.order} names not each of {config.subtasks} sub-tasks once, counting from 0; there must "
+            f"order={config.order} does not name each of {config.subtasks} sub-tasks once, counting from 0; there must "
             "be at least two.",
         )
         require(

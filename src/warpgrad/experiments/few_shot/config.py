@@ -27,12 +27,12 @@ METHODS = (
 )  # fmt: skip
 DATA = ("cifar-fs", "fc100", "mini-imagenet", "tiered-imagenet", "omniglot-fewshot")
 TRAIN_SHOTS = {1: 5, 5: 15}
-"""App. H: meta-training sees more images of each class than the test."""
+"""Shots of the test -> shots of meta-training, which are more (App. H)."""
 _SEARCHED: Mapping[str, Mapping[str, float]] = {
     method: {"inner_lr": alpha}
     for method, alpha in (("warp-maml", 0.15), ("maml", 0.05), ("meta-sgd", 0.05), ("t-nets", 0.05), ("cavia", 150.0))
 }
-"""What won the table `few-shot-steps`; the methods that it does not search have MAML's."""
+"""The step sizes that the table `few-shot-steps` chose; methods that it does not search use MAML's."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ SPACES: Spaces = {
         "filters": Choices((32, 64, 128, 256, 512)),
     },
 }
-"""What `warpgrad sweep` chooses from. The paper gives no ranges but 128 filters or fewer; CAVIA's are its authors'."""
+"""The search spaces of `warpgrad sweep`. The paper only says 128 filters or fewer; those of CAVIA are its authors'."""
 
 
 NAME = "few-shot"
@@ -165,7 +165,7 @@ SMALL_STEPS = {1: 2000, 5: 800}
 """Meta-steps at the small preset: the episodes of 5-shot training are three times as large."""
 SMALL_SEEDS = {1: 4, 5: 2}
 VALIDATIONS = 8
-"""In every run of a table on CIFAR-FS, however long it is."""
+"""The number of validations in every run of a table on CIFAR-FS, however long it is."""
 PAPER_STEPS, PAPER_VALIDATIONS = 60_000, 60
 """The same at the preset `paper`, with the same costs."""
 LONG_STEPS = 10_000
@@ -263,7 +263,7 @@ LONG = RunTable(
     seeds=2,
     preset="small",
 )
-"""Whether what a method is ahead by lasts; the test episodes of the curve choose nothing."""
+"""Shows whether the lead of a method lasts; the test episodes of the curve choose nothing."""
 
 STEP_SIZES = (0.005, 0.015, 0.05, 0.15, 0.5, 1.5)
 CONTEXT_STEP_SIZES = (5.0, 15.0, 50.0, 150.0, 500.0, 1500.0)
@@ -285,7 +285,7 @@ PROBES = RunTable(
     preset="small",
     search=True,
 )
-"""What the step sizes of the preset `small` are chosen by: as many trials for each method of the tables on CIFAR-FS."""
+"""The search that chose the step sizes of `small`, with as many trials for each method of the tables on CIFAR-FS."""
 
 TABLES: tuple[RunTable, ...] = (
     *(_cifar_table(place, shots) for place, shots in enumerate((1, 5))),

@@ -82,7 +82,8 @@ PLASTIC = {
     "Retroactive modulation": "retroactive-modulation",
 }
 PLASTIC_UPDATES = 10_000
-"""Of the plastic agents at `small`: their traces, a matrix per episode, make an update several times as expensive."""
+"""Settings of the plastic agents at `small`: their traces, a matrix per episode, make an update several times as
+expensive."""
 
 
 def _row(label: str, method: str, paper: float | None = None, *, small: int = 1, **at: int) -> Row:
@@ -90,11 +91,11 @@ def _row(label: str, method: str, paper: float | None = None, *, small: int = 1,
 
 
 STEADIER = {"lr": 3e-4, "clip": 0.5}
-"""What the RNN of the table `maze-rnn` had the highest return on validation episodes with, in its last updates."""
+"""The settings with which the RNN of the table `maze-rnn` had the highest return on validation episodes at the end."""
 
 ROWS = (
     _row("Warp-RNN", "warp-rnn", 160.0, small=4),
-    # The strongest RNN comes first: it is what the others are held against.
+    # The strongest RNN comes first: the others are compared with it.
     Row("RNN, Adam 0.0003, clip 0.5", {"method": "rnn", **STEADIER}, None, {"small": 4}),
     _row("RNN", "rnn", small=4),
     _row("HyperRNN", "hyperrnn", small=4),

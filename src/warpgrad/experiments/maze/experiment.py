@@ -84,7 +84,7 @@ def maze_of(config: MazeConfig) -> Maze:
 def build(config: MazeConfig) -> Method:
     """The agent in its maze, with weights drawn by the seed, and how it learns.
 
-    The rule's step is never kept: in Algorithm 3 the one θ of the stream moves by C alone.
+    The step of the rule is discarded: in Algorithm 3 the single θ of the stream is updated by C alone.
     """
     options = AgentOptions(
         config.hidden, config.context, config.gate_bias, config.transform, taped=True

@@ -27,9 +27,9 @@ _SEARCHED: Mapping[str, Mapping[str, float]] = {
     method: {"inner_lr": alpha}
     for method, alpha in (("warp-leap", 0.02), ("leap", 0.006), ("reptile", 0.002), ("sgd", 0.006))
 }
-"""What won the table `multi-shot-steps`."""
+"""The step sizes that the table `multi-shot-steps` chose."""
 POOLS = 5
-"""Blocks with pooling, from the first (App. H)."""
+"""The number of blocks with pooling, from the first on (App. H)."""
 
 
 @dataclass(frozen=True)
@@ -153,12 +153,12 @@ SPACES: Spaces = {
     **{method: {**_ADAPTATION, "theta0_lr": _ADAM} for method in ("leap", "reptile")},
     "sgd": _ADAPTATION,
 }
-"""What `warpgrad sweep` chooses from."""
+"""The search spaces of `warpgrad sweep`."""
 
 
 NAME = "multi-shot"
 SEEDS = 4
-"""The paper does not say how many runs its figures are means of."""
+"""The number of seeds; the paper does not state how many runs its figures are means of."""
 
 _PUBLISHED = (
     ("Warp-Leap", "warp-leap", 80.4),
@@ -172,7 +172,7 @@ STEP_SIZES = (0.0006, 0.002, 0.006, 0.02, 0.06)
 """A first grid, 0.002 to 0.2, was won at its smallest by Reptile."""
 _ON_VALIDATION: dict[str, Any] = {"split": "validation", "test_tasks": 10, "test_curve_every": 0}
 _SHORT: dict[str, Any] = {"meta_steps": 100, "validate_every": 100}
-"""A quarter of the meta-steps of `small`: the search is to cost less than the runs it is for."""
+"""The meta-steps of a trial: a quarter of those of `small`, so that the search costs less than the runs."""
 PROBES = RunTable(
     "multi-shot-steps",
     "Step sizes: AUC on validation tasks, where there is meta-training after 100 meta-steps",
@@ -189,7 +189,7 @@ PROBES = RunTable(
     preset="small",
     search=True,
 )
-"""What the step sizes of the preset `small` are chosen by: as many trials for each method."""
+"""The search that chose the step sizes of the preset `small`, with as many trials for each method."""
 
 TABLES = (
     RunTable(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 METHODS = ("warp-leap", "leap", "reptile", "fomaml", "maml", "finetuning", "sgd", "kfac")
 SCRATCH = ("sgd", "kfac")
-"""Methods without meta-training: they begin at random weights."""
+"""Methods without meta-training, which start from random weights."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class OmniglotConfig(Config):
     alpha_clip: PositiveFloat = 0.001
     """The bound on the meta-gradient of a learned α."""
     warp: str = "conv3x3"
-    """Architecture of the warp-layers, a name of warpgrad.layers.OMNIGLOT_WARPS."""
+    """The architecture of the warp-layers, one of the names in warpgrad.layers.OMNIGLOT_WARPS."""
     warp_init: Literal["own", "scaled", "identity"] = "own"
     """Start warp-layers at random weights, at random weights scaled so that activations keep their size (see
     `warpgrad.layers.keep_variance_`), or as the identity map where they can be."""
@@ -180,9 +180,9 @@ replayed, warps that begin at the size of what they see, and as many meta-steps 
 _SEARCHED: Mapping[str, Mapping[str, float]] = {
     "warp-leap": {"meta_lr": 0.03}, "reptile": {"theta0_lr": 1.0}, "kfac": {"kfac_damping": 0.01},
 }  # fmt: skip
-"""What won the table `omniglot-steps`, where it is not what was published; for the shorter presets."""
+"""The settings that the table `omniglot-steps` chose, where they are not the published ones; for shorter presets."""
 RANDOM_STEP = 1.0
-"""The step size that won it for SGD from random weights at the meta-trained methods' own batch."""
+"""The step size that it chose for SGD from random weights at the batch of the meta-trained methods."""
 
 COSTS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
@@ -210,7 +210,7 @@ machine, and fixed here: meta-steps that depended on the clock could not be repe
 
 
 def equal_time(preset: str, what: str, meta_steps: int | None = None) -> int:
-    """The meta-steps that take the processor time of Warp-Leap's at a preset, or of so many of them."""
+    """The number of meta-steps that take the processor time of Warp-Leap's at a preset, or of this many of them."""
     costs = COSTS[preset]
     return round((meta_steps or PRESETS[preset].meta_steps) * costs["warp-leap"] / costs[what])
 
@@ -218,8 +218,8 @@ def equal_time(preset: str, what: str, meta_steps: int | None = None) -> int:
 NAME = "omniglot"
 _ON_VALIDATION: Mapping[str, Any] = {"split": "validation", "validation_tasks": 5}
 _META_STEPS = 20
-"""Of Warp-Leap in the search for step sizes; the others take as much processor time. After ten, accuracies hardly
-depended on φ's step size."""
+"""Meta-steps of Warp-Leap in the search for step sizes; the others take as much processor time. After ten, accuracies
+hardly depended on φ's step size."""
 
 _SETTINGS = {
     "inner_lr": "α", "meta_lr": "meta step", "theta0_lr": "step of θ0", "kfac_damping": "damping", "kfac_clip": "bound",
@@ -311,7 +311,7 @@ SPACES: Spaces = {
         "kfac_clip": FloatRange(1e-2, 1.0, log=True),
     },
 }
-"""What `warpgrad sweep` chooses from."""
+"""The search spaces of `warpgrad sweep`."""
 
 
 def _recipe(label: str, meta_steps: int = 80, **settings: Any) -> Row:
