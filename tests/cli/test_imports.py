@@ -22,7 +22,10 @@ OPTIONAL = ("PIL", "gymnasium", "jinja2", "matplotlib", "optuna", "rich", "scipy
 HELPS = [
     ["--help"],
     ["list", "--help"],
-    *([command, "--help"] for command in ("run", "evaluate", "report", "reproduce", "sweep", "data", "demo")),
+    *(
+        [command, "--help"]
+        for command in ("run", "evaluate", "adapt", "report", "reproduce", "sweep", "data", "verify", "demo")
+    ),
     *([command, name, "--help"] for command in ("run", "sweep") for name in DECLARATIONS),
     *(["data", command, "--help"] for command in ("prepare", "draw", "montage")),
     *(["data", "prepare", name, "--help"] for name in (*(name for name in TITLES if name != "drawn"), "folder")),
