@@ -36,7 +36,6 @@ from warpgrad.errors import WarpgradError
 from warpgrad.experiments.runner import option
 from warpgrad.training.run_directory import saved_checkpoints
 
-
 TWIN = "twin"
 """A run that differs from the run "run" in nothing but its seed."""
 

@@ -146,6 +146,18 @@ def test_no_page_shows_metrics_that_are_damaged(finished, tmp_path, capsys, patt
     assert not (tmp_path / "page.html").exists()
 
 
+def test_metrics_beyond_the_last_checkpoint_are_those_of_the_next_meta_steps(finished, tmp_path, capsys):
+    """Such as a run has that was killed; and not the same again."""
+    run = copied(finished, tmp_path)
+    metrics = (run / "metrics.jsonl").read_bytes()
+    last = json.loads(metrics.splitlines()[-1])
+    following = b"".join(json.dumps({**last, "step": last["step"] + more}).encode() + b"\n" for more in (1, 2))
+    for more, expected in ((following, 0), (following[:-9], 0), (metrics, 2), (b"{}\n", 2), (b"x\n", 2)):
+        (run / "metrics.jsonl").write_bytes(metrics + more)
+        code, said = says(["verify", str(run)], capsys)
+        assert (code, "metrics.jsonl is damaged" in said) == (expected, expected == 2), more
+
+
 def test_settings_of_a_sweep_that_are_damaged_are_not_run(tmp_path, capsys):
     best = tmp_path / "best.json"
     write_json(best, {"experiment": "synthetic", "preset": "small", "lr": 0.25}, seal=True)
