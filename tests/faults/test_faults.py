@@ -9,6 +9,7 @@ import random
 import re
 import resource
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -143,6 +144,18 @@ def test_no_page_shows_metrics_that_are_damaged(finished, tmp_path, capsys, patt
     code, said = says(["report", str(run), "--out", str(tmp_path / "page.html")], capsys)
     assert (code, "metrics.jsonl is damaged" in said) == (2, True)
     assert not (tmp_path / "page.html").exists()
+
+
+def test_metrics_beyond_the_last_checkpoint_are_those_of_the_next_meta_steps(finished, tmp_path, capsys):
+    """Such as a run has that was killed; and not the same again."""
+    run = copied(finished, tmp_path)
+    metrics = (run / "metrics.jsonl").read_bytes()
+    last = json.loads(metrics.splitlines()[-1])
+    following = b"".join(json.dumps({**last, "step": last["step"] + more}).encode() + b"\n" for more in (1, 2))
+    for more, expected in ((following, 0), (following[:-9], 0), (metrics, 2), (b"{}\n", 2), (b"x\n", 2)):
+        (run / "metrics.jsonl").write_bytes(metrics + more)
+        code, said = says(["verify", str(run)], capsys)
+        assert (code, "metrics.jsonl is damaged" in said) == (expected, expected == 2), more
 
 
 def test_settings_of_a_sweep_that_are_damaged_are_not_run(tmp_path, capsys):
@@ -330,6 +343,25 @@ def test_a_worker_ends_with_its_parent_and_its_output_is_drained():
         time.sleep(0.05)
 
 
+def test_a_rank_whose_launcher_was_killed_before_it_had_begun_ends(tmp_path):
+    """Its parent is another from its first line on; what it can tell by is that nobody keeps the store."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    launched = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    words = ["run", "synthetic", "--out", str(tmp_path / "run"), *TINY]
+    done = subprocess.run(
+        [*COMMAND, *words],
+        env={**os.environ, **rank, **launched},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 143
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_at_any_time_is_an_exit_code_and_a_sentence(tmp_path, number):
     """While modules are imported, and again while it is ending."""
@@ -380,12 +412,14 @@ def test_what_no_ranks_can_work_with_is_refused(monkeypatch, capsys, name, value
 
 def test_debug_shows_the_traceback_and_nothing_else_does(monkeypatch, capsys):
     def broken(words):
-        raise {"memory": MemoryError, "deep": RecursionError, "bug": KeyError}[words[0]]("why\nmore")
+        kinds = {"memory": MemoryError, "deep": RecursionError, "bug": KeyError, "library": ImportError}
+        raise kinds[words[0]]("libtorch_cpu.so: failed to map segment\nmore")
 
     monkeypatch.setattr("warpgrad.cli.main.dispatch", broken)
-    for word in ("memory", "deep", "bug"):
+    for word in ("memory", "deep", "bug", "library"):
         code, said = says([word], capsys)
         assert (code, said.count("\n"), "Traceback" in said) == (2, 1, False)
+        assert ("not enough memory" in said) == (word in ("memory", "library"))
         assert "Traceback" in says([word, "--debug"], capsys)[1]
 
 

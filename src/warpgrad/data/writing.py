@@ -155,6 +155,11 @@ class PartialStore:
 
     def add(self, item: ClassImages) -> None:
         """Write a class, unless it is there."""
+        for name in (item.name, item.group):
+            try:
+                name.encode()
+            except UnicodeEncodeError as error:  # a file system takes names that are no text
+                raise WarpgradError(f"class {name!a} of {self._title} has no name in UTF-8; rename it.") from error
         place = len(self._written)
         if place < len(self._kept):
             self._written.append(self._kept[place])

@@ -419,7 +419,18 @@ def check_metrics(path: Path) -> bool:
             f"{metrics} cannot be read: {reason(error)}; restore it or start over with --fresh."
         ) from error
     offset = state["offset"]
-    return _check_metrics(lines[:offset], state.get("digest"), metrics)
+    known = _check_metrics(lines[:offset], state.get("digest"), metrics)
+    # A run that was cut off has lines of meta-steps since its last checkpoint; the last of them may be half a line.
+    later = _parsed(lines[offset : lines.rfind(b"\n") + 1], metrics)
+    before = _parsed(lines[:offset], metrics)[-1:] if known and later else []
+    if before and [line.get("step") for line in later] != [
+        before[0]["step"] + 1 + place for place in range(len(later))
+    ]:
+        raise DamagedError(
+            f"{metrics} is damaged: what follows the meta-steps of the last checkpoint are not the next ones; restore "
+            "the file or start over with --fresh."
+        )
+    return known
 
 
 def _check_metrics(lines: bytes, digest: str | None, path: Path) -> bool:
