@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,12 @@ from warpgrad.experiments.runner import execute
 from warpgrad.experiments.text_intents.config import LABELS, MAIN, META, METHODS, PROBES
 from warpgrad.experiments.text_intents.evaluation import TOGETHER, auroc, held_out_tasks, steps_tested
 from warpgrad.experiments.text_intents.experiment import TextIntents
-from warpgrad.experiments.text_intents.methods import classifier, open_sentences, text_learner
+from warpgrad.experiments.text_intents.methods import classifier, open_sentences, recipe, text_learner
 from warpgrad.experiments.text_intents.page import result_lines
 from warpgrad.experiments.text_intents.tuning import logistic, pair_loss
 from warpgrad.layers.sentences import CentroidHead, open_encoder
 from warpgrad.layers.transformer import load_warped
+from warpgrad.objectives import Approximate, Exact
 
 pytest.importorskip("transformers", reason="the extra `text` is not installed")
 
@@ -92,6 +94,16 @@ def test_what_is_theta_and_what_is_phi(runs: Runs) -> None:
     assert set(text_learner(runs.tiny(method="anil"), encoder).theta0) == {"head.correction", "head.bias"}
 
 
+def test_the_objective_and_the_schedule_are_settings(runs: Runs) -> None:
+    config = runs.tiny(method="warp-leap", objective="approximate")
+    encoder = open_encoder(config.encoder)
+    assert isinstance(recipe(config, encoder).method.objective, Approximate)
+    assert isinstance(recipe(runs.tiny(method="warp-maml", objective="exact"), encoder).method.objective, Exact)
+    assert recipe(runs.tiny(method="maml", meta_schedule="constant"), encoder).schedule is None
+    first, last = (json.loads(line)["lr/theta0"] for line in (runs["maml"] / "metrics.jsonl").read_text().splitlines())
+    assert first == pytest.approx(2 * last), "half way down the cosine at the second of two meta-steps"
+
+
 def test_sentences_that_are_adapted_to_are_not_judged_on(runs: Runs) -> None:
     config = runs.tiny(method="centroid")
     data = open_sentences(config)
@@ -149,8 +161,8 @@ def test_on_validation_domains_the_best_length_counts(runs: Runs, tmp_path: Path
     execute(EXPERIMENT, config, Execution(tmp_path / "run", progress=False))
     found = evaluation_of(tmp_path / "run")
     curve = np.mean([np.mean(list(own.values()), axis=0) for own in found["curves"].values()], axis=0)
-    assert found["metrics"]["accuracy"] == pytest.approx(curve.max())
-    assert found["metrics"]["steps"] == found["tested_at"][int(curve.argmax())]
+    assert found["metrics"]["accuracy"] == pytest.approx(curve[1:].max())
+    assert found["metrics"]["steps"] == found["tested_at"][1 + int(curve[1:].argmax())]
 
 
 def test_steps_at_which_methods_are_tested() -> None:
@@ -164,6 +176,7 @@ def test_steps_at_which_methods_are_tested() -> None:
     [
         ({"method": "bert"}, "has no method 'bert'"),
         ({"method": "maml", "warp": "residual"}, "maml has no warp"),
+        ({"method": "maml", "objective": "exact"}, "maml has no objective"),
         ({"method": "centroid", "inner_lr": 0.5}, "centroid has no inner_lr"),
         ({"shots": ()}, "name at least one number of shots"),
         ({"train_shots": (1, 1)}, "each once"),

@@ -60,7 +60,7 @@ def evaluate_on_domains(config: TextConfig, data: Sentences, run: Path) -> dict[
     result["accuracy"] = result[f"accuracy_{headline}shot"]
     # The mean over shots after each number of steps. On validation domains its best chooses how many to take.
     curve = np.mean([np.mean(list(own.values()), axis=0) for own in result["curves"].values()], axis=0)
-    best = int(curve.argmax()) if config.split == "validation" else len(curve) - 1
+    best = 1 + int(curve[1:].argmax()) if config.split == "validation" else len(curve) - 1
     result["metrics"] |= {"accuracy": float(curve[best]), "steps": steps_tested(config.adaptation_steps)[best]}
     return {
         **result,
