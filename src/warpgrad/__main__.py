@@ -16,9 +16,10 @@ def _end(number: int, _: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+for _name in ("SIGINT", "SIGTERM", "SIGHUP"):
+    _number = getattr(signal, _name, None)  # Windows has no SIGHUP
     # What is ignored stays so: nohup, and shells that start something in the background, mean it.
-    if signal.getsignal(_number) is not signal.SIG_IGN:
+    if _number is not None and signal.getsignal(_number) is not signal.SIG_IGN:
         signal.signal(_number, _end)
 
 from warpgrad.cli.main import main  # noqa: E402 - after the signals
