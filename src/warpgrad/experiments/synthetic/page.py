@@ -207,9 +207,10 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
     if is_search(groups):
         sections = [_search(groups)]
     else:
-        sections = _against_each_other(groups)
-        for place, group in enumerate(groups):
-            sections += _story(group, several=len(groups) > 1, pictures=EXAMPLES if place == 0 else SHOWN)
+        first, *sections = _story(groups[0], several=len(groups) > 1, pictures=EXAMPLES)
+        sections = [first, *_against_each_other(groups), *sections]
+        for group in groups[1:]:
+            sections += _story(group, several=True, pictures=SHOWN)
     sizes = f"{config.test_surfaces} surfaces × {config.test_starts} starts each"
     return experiment_page(groups, title, "Synthetic experiment (App. D)", sections, sizes=sizes)
 
