@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from warpgrad.adaptation.graphs import reorder_products
+from warpgrad.adaptation.products import Declarations, load_products, replace_products
 from warpgrad.adaptation.traced import TracedGraphs, first_line
 from warpgrad.errors import WarpgradError
 from warpgrad.tensors import discrepancy, without_autocast
@@ -93,11 +94,14 @@ def compiled(graph: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequ
 
     better = copy.deepcopy(graph)
     reorder_products(better.graph)
+    replace_products(better.graph)
     better.recompile()
+    load_products()
     settings: dict[str, Any] = {
         "cpp_wrapper": True,  # one C++ function for the whole graph, instead of Python between its kernels
         "cpp.threads": 1,  # small networks gain nothing by more, and sums do not depend on the machine's cores
         "compile_threads": 1,  # no pool of processes for one function
+        "aot_inductor.custom_ops_to_c_shims": Declarations(),
     }
     logger.info("compiling a step of %d operations; it is kept on disk for later processes", len(better.graph.nodes))
     with torch._inductor.config.patch(settings), torch.no_grad(), without_autocast(), warnings.catch_warnings():
