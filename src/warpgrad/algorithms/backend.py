@@ -71,6 +71,7 @@ class Backend:
         self._form: Form | None = "compiled" if backend == "compiled" else None
         self._settings: int | None = None
         self._graphs: TracedGraphs | None = None
+        self._begun, self._left = False, set[int]()
 
     def adaptations(
         self, method: Method, tasks: Sequence[Task], keys: Sequence[int], *, gradients: bool = True
@@ -95,15 +96,18 @@ class Backend:
             long = (steps if _planned is None else _planned) >= WORTH_COMPILING
             self._form = "compiled" if long and compiler() is not None else "traced"
             self._settings = self._graphs = None
+            self._begun, self._left = False, set()
 
     def state(self) -> dict[str, Any]:
-        """The form of a run's steps and the settings that they were made for, with which it has to resume."""
-        return {"form": self._form, "settings": self._settings}
+        """The form of a run's steps, the settings that they were made for, and those of them that could not be compiled;
+        a run has to resume with all three."""
+        return {"form": self._form, "settings": self._settings, "left": sorted(self._left)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Resume with a run's form, unless another backend was requested by name."""
         if self.name == "auto":
             self._form, self._settings = state["form"], state["settings"]
+            self._begun, self._left, self._graphs = True, set(state.get("left", ())), None
 
     def _graphs_for(self, method: Method) -> TracedGraphs:
         """The graphs of this meta-step."""
@@ -137,7 +141,7 @@ class Backend:
                     "numbers differ in the last digits."
                 )
             raise WarpgradError(f"backend='compiled' cannot be used: {_NO_COMPILER}.")
-        return CompiledGraphs(strict=self.name == "compiled")
+        return CompiledGraphs(strict=self.name == "compiled", begun=self._begun, left=self._left)
 
     def stacks(self, method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> bool:
         """Whether these tasks are stacked."""
