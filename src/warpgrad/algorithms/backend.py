@@ -99,7 +99,7 @@ class Backend:
             self._begun, self._left = False, set()
 
     def state(self) -> dict[str, Any]:
-        """The form of a run's steps, the settings that they were made for, and those of them that could not be compiled;
+        """The form of a run's steps, the settings that they were made for, and those that could not be compiled;
         a run has to resume with all three."""
         return {"form": self._form, "settings": self._settings, "left": sorted(self._left)}
 
