@@ -18,7 +18,7 @@ def _end(number: int, _: FrameType | None) -> None:
 
 
 def main() -> NoReturn:
-    """Carry out the command line. Once that has ended, a signal has nothing to stop, and changes no exit code."""
+    """Carry out the command line. A signal after its end has nothing to stop and must not change the exit code."""
     try:
         command()
     finally:
@@ -26,7 +26,8 @@ def main() -> NoReturn:
             signal.signal(number, signal.SIG_IGN)
 
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Windows has no SIGHUP.
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 for _number in _SIGNALS:
     # What is ignored stays so: nohup, and shells that start something in the background, mean it.
     if signal.getsignal(_number) is not signal.SIG_IGN:

@@ -1,6 +1,6 @@
 """What surrounds every command: whatever happens becomes one sentence and an exit code, and signals are heard in order.
 
-Exit codes: 0 done; 2 what you can mend and 3 a run that diverged; 130, 143 and 129 stopped by Ctrl-C, SIGTERM and a
+Exit codes: 0 done; 2 what you can fix and 3 a run that diverged; 130, 143 and 129 stopped by Ctrl-C, SIGTERM and a
 closed terminal, work saved.
 """
 
@@ -69,14 +69,14 @@ def _said(error: BaseException) -> int:
         _say(STOPPED)
         return 128 + number
     if isinstance(error, BrokenPipeError) and error.filename is None:
-        return 128 + signal.SIGPIPE  # nobody reads on
+        return 128 + signal.SIGPIPE  # the reader has closed the pipe
     if isinstance(error, MemoryError) or any(words in detail for words in _NO_MEMORY):
         _say("there is not enough memory for this; choose smaller sizes, or free some, and repeat the command.")
     elif isinstance(error, RecursionError):
         _say("something given is nested too deeply to be read; see --debug for where.")
     elif isinstance(error, OSError):
         place = f" ({error.filename})" if error.filename is not None else ""
-        _say(f"the system refused: {error.strerror or detail}{place}; mend that and repeat the command.")
+        _say(f"the system refused: {error.strerror or detail}{place}; fix that and repeat the command.")
     else:
         _say(
             f"this should not have happened ({type(error).__name__}: {detail}); what was saved is whole. Repeat the "

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from warpgrad.errors import WarpgradError, printable, require
-from warpgrad.experiments import DECLARATIONS, Config, Declaration, Execution, find_declaration, find_experiment
-from warpgrad.experiments.settings_file import fitted_settings, read_settings
-from warpgrad.io import read_object, settings_of, write_json
+from warpgrad.errors import printable, require
+from warpgrad.experiments import DECLARATIONS, Config, Declaration, Execution, find_experiment, stored_config
+from warpgrad.experiments.settings_file import read_settings
+from warpgrad.io import read_object, write_json
 
 RUN = """Meta-train and evaluate; the same command again goes on where it stopped.
 
@@ -158,17 +158,7 @@ def run_config(directory: Path) -> tuple[Declaration[Any], Any]:
         f"{directory} is a run of no experiment: a program of your own made it with meta_train(run=...), and only "
         f"there its model and tasks are known; load it there with wg.load_run({str(directory)!r}, learner).",
     )
-    experiment = find_declaration(kept["experiment"])
-    preset = next(iter(experiment.presets.values()))
-    known = {item.name for item in dataclasses.fields(preset)}
-    given = {name: value for name, value in settings_of(kept).items() if name not in ("experiment", "threads")}
-    unknown = sorted(set(given) ^ known)
-    if unknown:
-        raise WarpgradError(
-            f"{directory / 'config.json'} does not fit this version of {experiment.name} (setting '{unknown[0]}'); "
-            "use the version that wrote it, or run it again with --fresh."
-        )
-    return experiment, dataclasses.replace(preset, **fitted_settings(given, experiment, directory / "config.json"))
+    return stored_config(kept, directory / "config.json")
 
 
 def _set_threads(threads: int) -> None:

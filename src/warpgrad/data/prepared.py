@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from warpgrad.data.store import ImageStore
 
 STORES = Path("data")
-"""Where prepared data sets go, beside runs/, when nobody says."""
+"""Where prepared data sets are written by default, next to runs/."""
 
 OMNIGLOT, DRAWN, CLINC = "omniglot", "drawn", "clinc150"
 

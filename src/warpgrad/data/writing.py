@@ -92,7 +92,7 @@ def write(
             with suppress(OSError):
                 folder.rmdir()
         if isinstance(failure, OSError):
-            go_on = ": mend that and repeat the command, which goes on where this one stopped" if kept else ""
+            go_on = ": fix that and repeat the command, which goes on where this one stopped" if kept else ""
             raise WarpgradError(f"{name} could not be written to {destination} ({failure}){go_on}.") from failure
         raise
     finally:

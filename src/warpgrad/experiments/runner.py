@@ -71,7 +71,7 @@ def check_same_read(directory: Path, config: Config) -> None:
 def meta_trained(
     experiment: Experiment[C], config: C, execution: Execution, recipe: Recipe, tasks: TaskFamily, **scores: Any
 ) -> int:
-    """Meta-train into the run directory, or take up the run there; returns the meta-steps done.
+    """Meta-train into the run directory, or resume the run there; returns the meta-steps done.
 
     `scores` are what `meta_train` is to measure on the way: `validate`, `test`, `early_stopping` and how often.
     """

@@ -18,7 +18,7 @@ LARGEST = 10**300
 """Integers from here on are no numbers of floating point."""
 _KINDS: dict[Any, str] = {
     bool: "true or false",
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
     str: "a text",
     types.NoneType: "null",
@@ -74,7 +74,7 @@ def check_known(name: str, kinds: dict[str, Any], experiment: Declaration[Any], 
 
 
 def fitted(value: Any, kind: Any) -> Any:
-    """The value as the config holds it: a list as a tuple, a whole number as a float where it takes one."""
+    """The value as the config holds it: a list as a tuple, an integer as a float where it takes one."""
     for member in members(kind):
         if typing.get_origin(member) is Literal:
             if any(type(value) is type(choice) and value == choice for choice in typing.get_args(member)):

@@ -65,7 +65,7 @@ class Encoder:
         return dict(found)
 
     def lower(self, texts: Sequence[str], layers: int) -> tuple[Tensor, Tensor]:
-        """(what reaches the top `layers` layers, mask) of sentences."""
+        """The inputs of the top `layers` layers for some sentences, and their mask."""
         inputs = self.inputs(texts)
         return lower_states(self.model, inputs, layers), inputs["attention_mask"]
 
@@ -164,7 +164,7 @@ def put_back(encoder: M, upper: nn.Module, layers: int) -> M:
 
 @torch.no_grad()
 def lower_states(encoder: nn.Module, inputs: Mapping[str, Tensor], layers: int) -> Tensor:
-    """What reaches the top `layers` layers, [sentences, tokens, width]; in eval mode."""
+    """The inputs of the top `layers` layers, [sentences, tokens, width], in eval mode."""
     _, depth = _stack(encoder, layers)
     states = encoder.eval()(**inputs, output_hidden_states=True).hidden_states
     return cast(Tensor, states[depth - layers])

@@ -11,8 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError, require
+from warpgrad.errors import WarpgradError, first_line, require
 from warpgrad.io import DamagedError, read_bytes, reason, write_bytes
 
 logger = logging.getLogger(__name__)
@@ -39,20 +38,20 @@ def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
 def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     """The state that `write_checkpoint` wrote, compared with its checksum; tensors on `device`.
 
-    A checkpoint of an earlier version has no checksum: it is taken as it is, and that is said.
+    A checkpoint of an earlier version has no checksum: it is used as it is, with a warning.
     """
     try:
         data = read_bytes(path)
     except FileNotFoundError as error:
         raise WarpgradError(f"checkpoint {path} does not exist.") from error
     except OSError as error:
-        raise WarpgradError(f"checkpoint {path} cannot be read: {reason(error)}; mend that and repeat.") from error
+        raise WarpgradError(f"checkpoint {path} cannot be read: {reason(error)}; fix that and repeat.") from error
     try:
         metadata = _metadata(data)
         tensors = safetensors.torch.load(data)
     # What the header of a damaged file holds can be anything.
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _damaged(path, _first_line(error)) from error
+        raise _damaged(path, first_line(error)) from error
     require(_KEY in metadata, f"{path} is a safetensors file, but not a checkpoint of warpgrad; give one of a run.")
     if metadata.keys() - {_KEY, _CHECKSUM}:
         raise _damaged(path, "its header has entries that no version writes")
@@ -73,25 +72,6 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     )
     found: dict[str, Any] = to_device(state, device)
     return found
-
-
-@contextmanager
-def understood(source: Path | None) -> Iterator[None]:
-    """What a checkpoint of a stranger holds can be anything, however whole it is: one sentence for all of it."""
-    try:
-        yield
-    except WarpgradError:
-        raise
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError, RuntimeError, OverflowError) as error:
-        where = f"checkpoint {source}" if source is not None else "the checkpoint"
-        raise WarpgradError(
-            f"{where} does not hold what this version writes ({type(error).__name__}: {_first_line(error)}); restore "
-            "it, or start over with --fresh."
-        ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _damaged(path: Path, why: str) -> DamagedError:

@@ -210,8 +210,8 @@ class RunDirectory:
     def newest(self, device: Any = "cpu") -> tuple[Path, dict[str, Any]] | None:
         """The last checkpoint that is undamaged, and its state; None where there is none.
 
-        Damaged ones after it are deleted, and said: the meta-steps between them are taken again and end with the same
-        bytes. Where all are damaged nothing is deleted: a backup may still have one of them.
+        Damaged ones after it are deleted, with a warning: the meta-steps between them are taken again and end with the
+        same bytes. Where all are damaged nothing is deleted: a backup may still have one of them.
         """
         damaged: list[DamagedError] = []
         for path in reversed(self.saved()):

@@ -1,4 +1,4 @@
-"""Any pictures that lie in class folders: a person's own data set.
+"""Any pictures in class folders: a user's own data set.
 
     <class>/<picture>                                 the splits are drawn: 64 / 16 / 20 % of the classes, by a seed
     <class>/<picture>, train.txt, val.txt, test.txt   each file names its classes, one a line
@@ -25,7 +25,7 @@ from warpgrad.data.store import ImageStore
 from warpgrad.data.writing import check_vacant, write
 from warpgrad.errors import WarpgradError, require
 
-_REMEDY = "mend or remove that file"
+_REMEDY = "fix or remove that file"
 _SPLIT_OF = {name: split for split, names in FILE_NAMES.items() for name in names}
 
 
