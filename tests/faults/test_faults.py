@@ -411,6 +411,13 @@ def test_what_no_ranks_can_work_with_is_refused(monkeypatch, capsys, name, value
     assert f"{name}={value}" in said
 
 
+def test_the_store_of_torchrun_listens_on_every_interface():
+    """As SECURITY.md warns; where this fails, torch has learned to bind it, and the page can say how."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    listening = [line.split()[1] for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
+    assert f"{'0' * 32}:{store.port:04X}" in listening
+
+
 def test_debug_shows_the_traceback_and_nothing_else_does(monkeypatch, capsys):
     def broken(words):
         kinds = {"memory": MemoryError, "deep": RecursionError, "bug": KeyError, "library": ImportError}
