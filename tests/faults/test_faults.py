@@ -177,6 +177,10 @@ def test_a_trial_whose_number_in_the_database_is_damaged_is_named(tmp_path, caps
         database.commit()
     code, said = says(words, capsys)
     assert (code, "for trial-0000, but its run in" in said) == (2, True)
+    summary = tmp_path / "s" / "trial-0000" / "summary.json"
+    write_json(summary, {**read_json(summary), "metrics": 1}, seal=True)
+    code, said = says(words, capsys)
+    assert (code, "for trial-0000, but its run in" in said) == (2, True)
 
 
 def test_sentences_and_states_that_are_damaged_are_refused_or_made_again(tmp_path, capsys, caplog):
