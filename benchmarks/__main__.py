@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,8 @@ from warpgrad.training import distributed
 from warpgrad.training.resources import hardware, versions
 from warpgrad.version import commit
 
-ROWS = (*WORKLOADS, "compiled", "jax", "authors", "maml", "ranks", "growth", "estimate", "memory", "replay")
-FORMAT = 3
+ROWS = (*WORKLOADS, "compiled", "jax", "authors", "before", "maml", "ranks", "growth", "estimate", "memory", "replay")
+FORMAT = 4
 
 
 def run(
@@ -64,6 +65,7 @@ def run(
         "figures": [],
         "differences": {},
         "absent": {},
+        "seconds": {},
     }
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -72,7 +74,9 @@ def run(
         for name in rows:
             if say is not None:
                 say(name)
+            began = time.perf_counter()
             _measure(name, record, repetitions, quick, others or Elsewhere())
+            record["seconds"][name] = round(time.perf_counter() - began, 1)
     finally:
         torch.set_num_threads(threads)
     return record
@@ -90,14 +94,18 @@ def _measure(name: str, record: dict[str, Any], repetitions: int, quick: bool, o
         record["growth"] = [one.record() for one in growth.measure(repetitions, quick)]
     elif name == "estimate":
         record["estimate"] = [one.record() for one in estimates.measure(quick)]
-    elif name in ("maml", "jax", "authors", "compiled"):
+    elif name in ("maml", "jax", "authors", "before", "compiled"):
         if name == "maml":
             figures, absent = peers.measure(repetitions, quick)
         elif name == "compiled":
             figures, gaps, absent = compiled.measure(repetitions, quick)
             record["differences"].update(gaps)
         else:
-            by = {"jax": elsewhere.measure_jax, "authors": elsewhere.measure_authors}
+            by = {
+                "jax": elsewhere.measure_jax,
+                "authors": elsewhere.measure_authors,
+                "before": elsewhere.measure_before,
+            }
             figures, absent = by[name](others, repetitions, quick)
         record["figures"] += [one.record() for one in figures]
         record["absent"].update({peer: {"row": name, "reason": reason} for peer, reason in absent.items()})
@@ -118,6 +126,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--jax-python", type=Path, help="An interpreter that has JAX, for the row jax.")
     parser.add_argument("--jax-program", type=Path, help="Algorithm 1 in JAX, for the row jax.")
     parser.add_argument("--authors", type=Path, help="The folder of the authors' package, for the row authors.")
+    parser.add_argument("--before", type=Path, help="A clone of this repository at an earlier commit, for row before.")
     parser.add_argument("--out", type=Path, help="Also write all figures into this JSON file.")
     parser.add_argument(
         "--page", type=Path, help="Also put the tables between the marks of this page, and the figure beside it."
@@ -130,7 +139,7 @@ def main(words: Sequence[str] | None = None) -> None:
         given.rows,
         repetitions=given.repetitions,
         quick=given.quick,
-        others=Elsewhere(given.jax_python, given.jax_program, given.authors),
+        others=Elsewhere(given.jax_python, given.jax_program, given.authors, given.before),
         say=lambda row: print(f"measuring {row}", file=sys.stderr, flush=True),
     )
     # Into a file or a pipe, lines are as long as they are.

@@ -1,8 +1,8 @@
-"""Rows jax and authors: peers in processes of their own, which take turns with ours.
+"""Rows jax, authors and before: peers in processes of their own, which take turns with ours.
 
-Neither belongs to this library. Whoever runs the benchmark names where they are: an interpreter that has JAX and the
-program of the peer, and the folder with the authors' package `warpgrad`. What is not named, or does not run, is said to
-be absent with the reason. In every turn ours is timed first and theirs right after it, both in processor time.
+None belongs to this library. Whoever runs the benchmark names where they are: an interpreter that has JAX and the
+program of the peer, the folder with the authors' package `warpgrad`, and a clone of this repository at an earlier
+commit. What is not named, or does not run, is said to be absent with the reason. All times are of the processor.
 """
 
 from __future__ import annotations
@@ -24,14 +24,22 @@ from benchmarks.timing import MILLI, Figure, Timings, Way, figure
 from benchmarks.workloads import WORKLOADS, Workload, conv
 from warpgrad.errors import WarpgradError
 from warpgrad.objectives import Approximate
+from warpgrad.version import commit
 
 MOST_JAX = {"mlp": 1.2}
 """What a compiled meta-step may cost in units of JAX's."""
 MOST_AUTHORS = 1 / 1.5
+MOST_BEFORE = 1.0
+"""What an update of an agent in the maze may cost in units of an earlier version's."""
+AGENTS = ("warp-rnn", "hebbian", "simple-modulation", "retroactive-modulation")
 TURNS = 5
 """At most so many processes of each peer: every one has to start, import and compile."""
 OURS_PER_TURN = 10
 PROGRAM = Path(__file__).with_name("authors_program.py")
+UPDATES_PER_TURN = 7
+HERE = Path(__file__).parent.parent
+UPDATE = re.compile(r"^([\w-]+) +([0-9]+) +[0-9.]+% +[0-9.]+$", re.MULTILINE)
+"""A line of `benchmarks.maze_profile`: the agent, milliseconds per update, and shares of it."""
 LINE = re.compile(r"^(\w+) +exact meta-step, ms per \(task, step\): ([0-9.e-]+)$", re.MULTILINE)
 
 
@@ -45,6 +53,8 @@ class Elsewhere:
     """Algorithm 1 in JAX; it prints milliseconds per (task, step) of each network, a line each."""
     authors: Path | None = None
     """The folder that holds the authors' package."""
+    before: Path | None = None
+    """A clone of this repository at an earlier commit."""
 
 
 def measure_jax(peers: Elsewhere, repetitions: int, quick: bool) -> tuple[list[Figure], dict[str, str]]:
@@ -116,6 +126,44 @@ def authors_seconds(folder: Path, work: Workload, quick: bool) -> list[float]:
     return found
 
 
+def measure_before(peers: Elsewhere, repetitions: int, quick: bool) -> tuple[list[Figure], dict[str, str]]:
+    """Updates of agents in the maze, at the paper's size, against those of an earlier version."""
+    if peers.before is None:
+        return [], {"earlier version": "name a clone of this repository at an earlier commit with --before"}
+    agents, updates = (AGENTS[:1], 1) if quick else (AGENTS, UPDATES_PER_TURN)
+    seconds: dict[Path, dict[str, list[float]]] = {
+        place: {agent: [] for agent in agents} for place in (HERE, peers.before)
+    }
+    for turn in range(min(repetitions, TURNS)):
+        for place in list(seconds)[:: -1 if turn % 2 else 1]:
+            try:
+                found = update_milliseconds(place, agents, updates)
+            except WarpgradError as error:
+                return [], {"earlier version": str(error)}
+            for agent in agents:
+                if agent not in found:
+                    return [], {"earlier version": f"{place} printed no line for {agent}"}
+                seconds[place][agent].append(found[agent] / MILLI)
+    revision = commit(peers.before / "src" / "warpgrad")
+    figures = []
+    for agent in agents:
+        timings = Timings({"ours": seconds[HERE][agent], "before": seconds[peers.before][agent]})
+        words = (f"update of the agent {agent} in the maze", f"earlier version {(revision or '')[:7]}".strip())
+        most = None if quick else MOST_BEFORE
+        figures.append(figure(timings, "rnn", "ours", "before", 1, words=words, most=most))
+    return figures, {}
+
+
+def update_milliseconds(folder: Path, agents: Sequence[str], updates: int) -> dict[str, float]:
+    """Of one update of each agent, by the program `benchmarks.maze_profile` of a clone of this repository."""
+    if not (folder / "benchmarks" / "maze_profile.py").is_file():
+        raise WarpgradError(f"{folder} holds no clone of this repository")
+    command = [sys.executable, "-m", "benchmarks.maze_profile", "--agents", *agents, "--updates", str(updates)]
+    path = os.pathsep.join((str(folder / "src"), str(folder)))
+    printed = _output(command, {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}, folder)
+    return {agent: float(value) for agent, value in UPDATE.findall(printed)}
+
+
 def typical(way: Way) -> float:
     """The median of some processor times."""
     seconds = []
@@ -126,10 +174,10 @@ def typical(way: Way) -> float:
     return statistics.median(seconds)
 
 
-def _output(command: Sequence[str], environment: dict[str, str]) -> str:
+def _output(command: Sequence[str], environment: dict[str, str], folder: Path | None = None) -> str:
     """What a program prints; its last line on stderr is the reason where it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
     except OSError as error:
         raise WarpgradError(f"{command[0]} cannot be started: {error.strerror}") from error
     if done.returncode != 0:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -15,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import warpgrad as wg
 from tests.support import ROOT
 from tests.support.problems import Recorder, make_task, mlp, relative_error
+from warpgrad.adaptation import compiled as compiling
 from warpgrad.adaptation.compiled import compiler
 from warpgrad.adaptation.graphs import reorder_products
 from warpgrad.algorithms import backend
@@ -154,6 +157,73 @@ def test_a_resumed_run_is_compiled_as_an_unbroken_one_and_loads_what_was_built(t
     assert second["fxgraph_cache_hit"] == 1
     assert resumed == unbroken
     assert said == ""
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["libraries", "entries", "folder"])
+def test_what_was_built_and_is_of_no_use_is_built_anew(damage, tmp_path, monkeypatch):
+    """Libraries cut off, entries overwritten, or a folder that cannot be written to: the numbers stay."""
+    built = tmp_path / "built"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(built))
+    in_a_process(tmp_path / "run", 2)
+    (unbroken, _), _ = in_a_process(tmp_path / "whole", 4)
+    if damage == "folder":
+        shutil.rmtree(built)
+        built.write_text("no folder")
+    for file in built.rglob("*") if built.is_dir() else ():
+        if file.is_file() and (file.suffix == ".so") == (damage == "libraries"):
+            file.write_bytes(file.read_bytes()[:100] if damage == "libraries" else b"damaged")
+    (resumed, _), _ = in_a_process(tmp_path / "run", 4)
+    assert resumed == unbroken
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_two_processes_compile_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "built"))
+    with ThreadPoolExecutor() as both:
+        first, second = both.map(lambda name: in_a_process(tmp_path / name, 2), ("first", "second"))
+    assert first[0][0] == second[0][0]
+
+
+def fail(*_):
+    raise OSError("No space left on device")
+
+
+def as_it_is(graph, _):
+    """In place of the compiler: quick, and of the same numbers."""
+    return graph.forward
+
+
+@pytest.fixture
+def compiles_all(monkeypatch):
+    """Every run is long enough, and there is a compiler."""
+    monkeypatch.setattr(backend, "WORTH_COMPILING", 1)
+    monkeypatch.setattr(backend, "compiler", lambda: "g++")
+
+
+@pytest.mark.usefixtures("compiles_all")
+def test_a_run_that_was_compiled_is_refused_where_the_compiler_fails(tmp_path, monkeypatch):
+    """Its numbers would change in the middle."""
+    monkeypatch.setattr(compiling, "compiled", as_it_is)
+    train(tmp_path / "run", 1)
+    monkeypatch.setattr(compiling, "compiled", fail)
+    with pytest.raises(
+        wg.WarpgradError, match=r"steps of this run are compiled, and here the compiler failed: No space"
+    ):
+        train(tmp_path / "run", 2)
+    train(tmp_path / "run", 2, backend="traced")
+
+
+@pytest.mark.usefixtures("compiles_all")
+def test_steps_that_could_not_be_compiled_stay_traced_when_the_run_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(compiling, "compiled", fail)
+    train(tmp_path / "run", 1)
+    asked = []
+    monkeypatch.setattr(compiling, "compiled", lambda *given: asked.append(given) or as_it_is(*given))
+    train(tmp_path / "run", 2)
+    assert asked == []
 
 
 def test_a_short_run_is_not_compiled(tmp_path, monkeypatch):

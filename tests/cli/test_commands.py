@@ -176,7 +176,7 @@ def test_reproduce_runs_what_is_missing_and_builds_the_table(tmp_path):
         (["run", "synthetic", "--device", "cuda"], "device 'cuda' is not available here; use --device cpu"),
         (["run", "synthetic", "--device", "teapot"], "device 'teapot' is not available here"),
         (["run", "synthetic", "--out", "/dev/null/run"], "cannot write /dev/null/run: Not a directory"),
-        (["run", "continual", "--order", "0", "1"], "order=(0, 1) names not each of 5 sub-tasks once"),
+        (["run", "continual", "--order", "0", "1"], "order=(0, 1) does not name each of 5 sub-tasks once"),
         (["run", "continual", "--decay", "2"], "decay=2.0: what is kept of the past is a share, from 0 to 1"),
         (["evaluate"], "missing from warpgrad evaluate: RUN The run directory"),
         (["evaluate", "nowhere"], "config.json is missing: is nowhere a run directory?"),

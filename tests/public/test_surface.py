@@ -15,7 +15,7 @@ from torch import nn
 import warpgrad as wg
 from tests.support.surface import SNAPSHOT, described, public_names, snapshot
 from warpgrad import analysis, baselines, layers, objectives, rules, tasks, training
-from warpgrad.adaptation import Trajectory
+from warpgrad.adaptation import META_BATCH, Role, Trajectory
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,7 +46,8 @@ def shown(tmp_path):
     learner = wg.Learner(model)
     adaptation = wg.Adaptation(learner, wg.SGD(0.1), task, key=0)
     return {
-        "torch": torch, "nn": nn, "F": F, "wg": wg, "Trajectory": Trajectory, "layers": layers, "rules": rules,
+        "torch": torch, "nn": nn, "F": F, "wg": wg, "Trajectory": Trajectory, "META_BATCH": META_BATCH, "Role": Role,
+        "layers": layers, "rules": rules,
         "tasks": tasks, "objectives": objectives, "training": training, "analysis": analysis, "baselines": baselines,
         "model": model, "learner": learner, "x": x, "y": y, "task": task, "family": wg.TaskList([task, task]),
         "method": wg.Method(learner, wg.SGD(0.1), wg.Exact(), wg.Leap()), "adaptation": adaptation,

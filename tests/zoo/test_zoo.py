@@ -169,7 +169,8 @@ def test_a_card_that_was_changed_is_refused(entries):
     [
         ({"summary": {"commit": f"{CLEAN}+changes"}}, "was made from a source tree with changes"),
         ({"summary": {"metrics": {"accuracy": 99.0}}}, "accuracy is 99.0 in this run and"),
-        ({"config": {"seed": 1}}, "has no run under the settings of this one"),
+        ({"config": {"meta_steps": 99}}, "has no run under the settings of this one"),
+        ({"config": {"seed": 1}}, "is of another run"),
         ({"config": {"experiment": None}}, "is a run of no experiment"),
         ({"config": {"experiment": "few-shot"}}, "does not fit this version of few-shot"),
     ],

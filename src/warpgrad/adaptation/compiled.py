@@ -6,7 +6,8 @@ next process only loads it. Before that, products of matrices are taken in a che
 `warpgrad.adaptation.graphs`.
 
 Compiled code adds up in another order than plain evaluation. So a run has to be compiled from its first meta-step to
-its last, or not at all; `warpgrad.algorithms.backend` sees to that.
+its last, or not at all; `warpgrad.algorithms.backend` sees to that. Where a single computation of a run cannot be
+compiled and is traced instead, that is part of the run's state too.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import copy
 import logging
 import os
 import shutil
+import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,8 +27,10 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from warpgrad.adaptation.graphs import reorder_products
+from warpgrad.adaptation.products import Declarations, load_products, replace_products
 from warpgrad.adaptation.traced import TracedGraphs, first_line
 from warpgrad.errors import WarpgradError
+from warpgrad.keys import fold
 from warpgrad.tensors import discrepancy, without_autocast
 
 logger = logging.getLogger(__name__)
@@ -44,10 +49,16 @@ def compiler() -> str | None:
 class CompiledGraphs(TracedGraphs):
     """As `TracedGraphs`, each graph compiled when its computation is first seen, so that none is ever run otherwise."""
 
-    def __init__(self, *, strict: bool) -> None:
-        """`strict` makes an error of what cannot be compiled; otherwise it is traced only."""
+    def __init__(self, *, strict: bool, begun: bool = False, left: set[int] | None = None) -> None:
+        """
+        Args:
+            strict: Make an error of what cannot be compiled; otherwise it is traced only.
+            begun: Whether they are for a run that has begun before: then what it has compiled must be compiled again.
+            left: The computations that a run has left traced; those of this process are added.
+        """
         super().__init__()
-        self._strict = strict
+        self._strict, self._begun = strict, begun
+        self._left = set[int]() if left is None else left
 
     def _worth_tracing(self, seen: int, versions: int) -> bool:
         del seen, versions
@@ -58,24 +69,31 @@ class CompiledGraphs(TracedGraphs):
     ) -> Callable[..., Sequence[Tensor]] | None:
         if not all(value.isfinite().all() for value in expected):
             return None  # plain evaluation finds it again and tells where
-        if batches > MOST_BATCHES:
+        which = fold(graph.code, *(f"{tuple(value.shape)} {value.dtype}" for value in flat))
+        if batches > MOST_BATCHES or which in self._left:
             return super()._runnable(graph, flat, expected, batches)
         try:
-            run = compiled(graph, flat)
+            run = _compiled_somewhere(graph, flat)
             with torch.no_grad(), without_autocast():
                 found = run(*flat)
         # A compiler fails in as many ways as there are models and machines; any of them only means that it did.
         except Exception as error:
-            self._give_up(f"the compiler failed: {first_line(error)}")
+            self._leave(which, f"the compiler failed: {first_line(error)}")
             return super()._runnable(graph, flat, expected, batches)
         double = all(value.dtype == torch.float64 for value in expected if value.is_floating_point())
         if not discrepancy(found, expected) <= (TOLERANCE if double else TOLERANCE_SINGLE):
-            self._give_up("compiled steps have other numbers")
+            self._leave(which, "compiled steps have other numbers")
             return super()._runnable(graph, flat, expected, batches)
         return run
 
-    def _give_up(self, reason: str) -> None:
+    def _leave(self, which: int, reason: str) -> None:
         self._check(reason)
+        if self._begun:
+            raise WarpgradError(
+                f"the steps of this run are compiled, and here {reason.rstrip('.')}; mend that, or go on with "
+                "backend='traced', whose numbers differ in the last digits."
+            )
+        self._left.add(which)
         logger.info("steps are not compiled: %s", reason)
 
     def _refuse(self, reason: str) -> None:
@@ -87,17 +105,48 @@ class CompiledGraphs(TracedGraphs):
             raise WarpgradError(f"backend='compiled' cannot be used, leave it to 'auto': {reason.rstrip('.')}.")
 
 
+def _compiled_somewhere(graph: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
+    """As `compiled`; where the folder of what was built is of no use, once more in a new one."""
+    try:
+        return compiled(graph, inputs)
+    except Exception as error:  # read-only, full, or an entry that was damaged: the compiler knows no name for it
+        logger.info("compiling once more, without what was built before: %s", first_line(error))
+        with _new_cache():
+            return compiled(graph, inputs)
+
+
+@contextmanager
+def _new_cache() -> Iterator[None]:
+    """Inside the block nothing that was built before is seen, and what is built is not kept."""
+    from torch._inductor.utils import clear_caches
+
+    name, before = "TORCHINDUCTOR_CACHE_DIR", os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    with tempfile.TemporaryDirectory(prefix="warpgrad-compiled-") as folder:
+        clear_caches()
+        os.environ[name] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop(name)
+            if before is not None:
+                os.environ[name] = before
+            clear_caches()
+
+
 def compiled(graph: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
     """A graph, its products reordered, as machine code for inputs of these shapes, strides and types."""
     import torch._inductor  # takes seconds, and few need it
 
     better = copy.deepcopy(graph)
     reorder_products(better.graph)
+    replace_products(better.graph)
     better.recompile()
+    load_products()
     settings: dict[str, Any] = {
         "cpp_wrapper": True,  # one C++ function for the whole graph, instead of Python between its kernels
         "cpp.threads": 1,  # small networks gain nothing by more, and sums do not depend on the machine's cores
         "compile_threads": 1,  # no pool of processes for one function
+        "aot_inductor.custom_ops_to_c_shims": Declarations(),
     }
     logger.info("compiling a step of %d operations; it is kept on disk for later processes", len(better.graph.nodes))
     with torch._inductor.config.patch(settings), torch.no_grad(), without_autocast(), warnings.catch_warnings():

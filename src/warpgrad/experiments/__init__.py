@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import Config, Declaration, Execution, Experiment, Group, Row, RunTable
+from warpgrad.experiments.settings_file import fitted_settings
+from warpgrad.io import settings_of
 
 if TYPE_CHECKING:  # settings are read without torch
     from warpgrad.algorithms.method import Method
@@ -88,15 +90,14 @@ def stored_config(kept: Mapping[str, Any], path: Path) -> tuple[Declaration[Any]
     experiment = find_declaration(kept["experiment"])
     preset = next(iter(experiment.presets.values()))
     known = {item.name for item in dataclasses.fields(preset)}
-    given = {name: value for name, value in kept.items() if name not in ("experiment", "format", "threads")}
+    given = {name: value for name, value in settings_of(kept).items() if name not in ("experiment", "threads")}
     unknown = sorted(set(given) ^ known)
     if unknown:
         raise WarpgradError(
             f"{path} does not fit this version of {experiment.name} (setting '{unknown[0]}'); "
             "use the version that wrote it, or run it again with --fresh."
         )
-    frozen = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    return experiment, dataclasses.replace(preset, **frozen)
+    return experiment, dataclasses.replace(preset, **fitted_settings(given, experiment, path))
 
 
 def _find(name: str, known: Mapping[str, T], what: str = "experiment") -> T:

@@ -23,7 +23,7 @@ from warpgrad.data.prepared import open_prepared
 from warpgrad.errors import WarpgradError, check_name, require
 from warpgrad.experiments import find_builder, stored_config
 from warpgrad.experiments.records import check_commit, read_record
-from warpgrad.io import read_bytes, read_object, write_bytes, write_json
+from warpgrad.io import read_bytes, read_object, settings_of, write_bytes, write_json
 from warpgrad.training.run_directory import check_metrics, newest_checkpoint
 from warpgrad.training.saving import load, save
 from warpgrad.zoo import CARD, ENTRIES, METRICS, WEIGHTS, Card
@@ -77,7 +77,7 @@ def _weights(run: Path, config: Any) -> bytes:
 
 def _on_record(settings: Mapping[str, Any], summary: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The numbers that the record has for these settings, which must be the run's own."""
-    found = read_record(path).find({name: value for name, value in settings.items() if name != "format"})
+    found = read_record(path).find(settings_of(settings))
     if found is None:
         raise WarpgradError(f"{path} has no run under the settings of this one; put it on record first.")
     run, _ = found

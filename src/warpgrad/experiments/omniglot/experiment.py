@@ -1,6 +1,6 @@
 """Experiments 2.2-2.4: multi-shot classification of alphabets (App. E, F, G).
 
-    warpgrad data prepare omniglot --download              once; without it, drawn alphabets are used and named so
+    warpgrad data prepare omniglot --download              once; without it, drawn alphabets are used, and named
     warpgrad run omniglot --preset small --method leap --seed 3
     warpgrad reproduce omniglot --preset small --workers 2
 
@@ -62,9 +62,9 @@ from warpgrad.experiments.omniglot.methods import (
 from warpgrad.experiments.runner import meta_trained, without_meta_training
 from warpgrad.layers import OMNIGLOT_WARPS, identity_
 from warpgrad.model.learner import Learner
-from warpgrad.rules.base import Rule
+from warpgrad.rules import Rule
 from warpgrad.training.run_directory import newest_checkpoint
-from warpgrad.training.state import load_learner
+from warpgrad.training.saving import load_learner
 
 _USERS = {
     **dict.fromkeys(("warp", "warp_init", "reduction", "share", "meta_optimiser"), ("warp-leap",)),
@@ -78,7 +78,7 @@ class Omniglot(Experiment[OmniglotConfig]):
     presentation = page
 
     def check(self, config: OmniglotConfig) -> OmniglotConfig:
-        """Refuse what cannot be run, and say which data it will be run on."""
+        """Raise for settings that cannot be run, and fill in the data set that will be used."""
         super().check(config)
         require_users(config, self.preset(config.preset, config.method), _USERS)
         require(
@@ -115,7 +115,7 @@ class Omniglot(Experiment[OmniglotConfig]):
             return without_meta_training(self, config, execution)
         alphabets = Alphabets(open_data(config.data), config.seed, config.protocol)
         if config.validate_every:
-            validation_alphabets(config, alphabets)  # refused now rather than at the first validation
+            validation_alphabets(config, alphabets)  # raises now rather than at the first validation
         tasks = alphabet_tasks(
             alphabets,
             alphabets.split(config.tasks).train,

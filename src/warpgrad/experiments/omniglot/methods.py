@@ -34,12 +34,11 @@ from warpgrad.layers import OMNIGLOT_WARPS, warp_convnet
 from warpgrad.model.learner import Learner
 from warpgrad.model.partition import StartPolicy
 from warpgrad.objectives import Approximate, Exact
-from warpgrad.rules import SGD
-from warpgrad.rules.base import Learned, Rule
+from warpgrad.rules import SGD, Learned, Rule
 from warpgrad.tasks.supervised import TaskList
 
 STARTING_DRAWINGS = 200
-"""On so many training drawings, at least, the size of activations at the start is measured."""
+"""The size of activations at the start is measured on at least this many training drawings."""
 PHI_OPTIMISERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 
 
