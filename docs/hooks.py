@@ -45,7 +45,7 @@ ELSEWHERE = {
 """Document of the tree -> page of the site. The README's place is taken by a home page of its own."""
 PACKAGES = (
     "rules", "model", "layers", "tasks", "adaptation", "objectives", "initialisers", "algorithms", "training",
-    "analysis", "baselines",
+    "analysis", "baselines", "zoo",
 )  # fmt: skip
 """The folders whose `__all__` is public, in the order of the map."""
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
@@ -123,7 +123,8 @@ def _uri(path: Path, files: Files, config: MkDocsConfig) -> str:
 def reference() -> dict[str, str]:
     """Page -> its text: one for each public package, one for what `warpgrad` alone exports, and the list of all."""
     top = importlib.import_module("warpgrad")
-    first = {id(getattr(top, name)): f"warpgrad.{name}" for name in top.__all__ if not name.startswith("__")}
+    named = {name: getattr(top, name) for name in top.__all__ if not name.startswith("__") and name not in PACKAGES}
+    first = {id(value): f"warpgrad.{name}" for name, value in named.items()}
     pages, rows = {}, []
     left = set(first.values())
     for folder in PACKAGES:

@@ -9,6 +9,7 @@ from warpgrad.lazy import exports
 from warpgrad.version import __version__
 
 if TYPE_CHECKING:
+    from warpgrad import zoo
     from warpgrad.adaptation.adapt import LearningCurve, adapt, evaluate, score
     from warpgrad.adaptation.base import Adaptation, Point, Transition
     from warpgrad.adaptation.many import Adapted, adapt_many
@@ -85,6 +86,7 @@ __getattr__, __dir__ = exports(
             "Callback EarlyStopping MetaGradients StopTraining load load_run meta_gradient meta_train save"
         ),
     },
+    folders=("zoo",),
 )
 
 __all__ = [
@@ -162,4 +164,5 @@ __all__ = [
     "warp_maml",
     "warp_rnn",
     "warp_transformer",
+    "zoo",
 ]

@@ -1,4 +1,4 @@
-"""What goes wrong in a way the user can mend: one sentence that names the thing and the remedy.
+"""What goes wrong in a way the user can fix: one sentence that names the thing and the remedy.
 
 The checks that raise it stand here too:
 
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from typing import Any, ClassVar
 class WarpgradError(ValueError):
     """Bad input: a model, task, setting, file or device that cannot be used as given.
 
-    The message is one sentence for a person. The command line prints it alone and ends with `exit_code`.
+    The message is one sentence for the user. The command line prints it alone and ends with `exit_code`.
 
     Example:
         >>> wg.SGD(lr=-1.0)
@@ -34,7 +35,7 @@ class NonFiniteError(WarpgradError):
     """A loss, gradient or parameter became NaN or infinite; the message names it, the task and the step.
 
     It has an exit code of its own: a search tries settings under which training diverges, and has to tell that, which
-    is a result, from a full disk or missing data, which is none.
+    is a result, from a full disk or missing data, which is not.
 
     Example:
         >>> issubclass(wg.NonFiniteError, wg.WarpgradError)
@@ -92,7 +93,7 @@ def expect(value: Any, kind: type[Any], argument: str, example: str, *, hint: st
 
 
 def integer(value: Any, argument: str, *, at_least: int = 0) -> int:
-    """`value`, which must be an integer; a numpy integer is one, True is none."""
+    """Return `value`, which must be an integer; a numpy integer is one, True is not."""
     number = _integral(value)
     if number is None:
         raise WarpgradError(f"{argument} must be an integer, not {short_repr(value)}.")
@@ -164,3 +165,23 @@ def _integral(value: Any) -> int | None:
 
 def _article(word: str) -> str:
     return "an" if word[0] in "AEIOU" else "a"
+
+
+@contextmanager
+def understood(source: Path | None) -> Iterator[None]:
+    """Turn any error in the content of a checkpoint into one sentence: even a whole one can hold anything."""
+    try:
+        yield
+    except WarpgradError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, RuntimeError, OverflowError) as error:
+        where = f"checkpoint {source}" if source is not None else "the checkpoint"
+        raise WarpgradError(
+            f"{where} does not hold what this version writes ({type(error).__name__}: {first_line(error)}); restore "
+            "it, or start over with --fresh."
+        ) from error
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or its name where it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -23,11 +23,13 @@ from typing import Any
 from warpgrad.errors import WarpgradError
 
 PARTIAL = ".partial-"
-"""Prefix of files that were being written; one that nobody holds belongs to a process that was killed."""
+"""Prefix of files that were being written; one that is not locked belongs to a process that was killed."""
 SEAL = "sha256"
 """The entry of a JSON object that says what the SHA-256 of all others is."""
 CHECKSUMS = "checksums.json"
 """The file of a folder that says what the SHA-256 of all others is."""
+READ = ("data_sha256", "encoder_sha256")
+"""Entries of a run's config.json that are no settings but checksums of what it reads; earlier versions kept none."""
 LIFELINE = "WARPGRAD_LIFELINE"
 """Environment variable of a worker: the descriptor of a pipe whose other end its parent holds as long as it lives."""
 JSON_BYTES = 1 << 30
@@ -52,7 +54,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise WarpgradError(
-            f"cannot write {path}: {reason(error)}; mend that and repeat the command: what was saved before is still "
+            f"cannot write {path}: {reason(error)}; fix that and repeat the command: what was saved before is still "
             "whole."
         ) from error
 
@@ -117,7 +119,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 def _begun(path: Path) -> tuple[Path, int]:
     """A new file beside `path`, locked by this process for as long as it is open."""
     while True:
-        # Nobody can have put a link under a name that nobody knows.
+        # The name is random, so that nobody can have put a link there.
         temporary = path.parent / f"{PARTIAL}{secrets.token_hex(8)}-{path.name}"
         descriptor = open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
@@ -132,7 +134,7 @@ def _begun(path: Path) -> tuple[Path, int]:
 
 
 def remove_partial(directory: Path, name: str | None = None) -> None:
-    """Clear away what killed processes had begun to write in `directory`; with `name`, as this file of it."""
+    """Remove what killed processes had begun to write in `directory`, or only what was to become its file `name`."""
     for path in directory.iterdir():
         if not path.name.startswith(PARTIAL) or not (name is None or path.name.endswith(f"-{name}")):
             continue
@@ -233,7 +235,7 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError as error:
         raise WarpgradError(f"{path} is missing: is {path.parent} a run directory?") from error
     except OSError as error:
-        raise WarpgradError(f"{path} cannot be read: {reason(error)}; mend that and repeat the command.") from error
+        raise WarpgradError(f"{path} cannot be read: {reason(error)}; fix that and repeat the command.") from error
     except (ValueError, RecursionError) as error:
         raise WarpgradError(
             f"{path} cannot be read as JSON ({error}); restore it or start over with --fresh."
@@ -241,8 +243,13 @@ def read_json(path: Path) -> Any:
     return unsealed(value, path)
 
 
+def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a run's config.json are settings: all but its format and the checksums of what it reads."""
+    return {name: value for name, value in config.items() if name not in ("format", *READ)}
+
+
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object, likewise."""
+    """Read a JSON object, with the same checks."""
     value = read_json(path)
     if not isinstance(value, dict):
         raise WarpgradError(

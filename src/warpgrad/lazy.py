@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -21,9 +21,10 @@ _EXTRAS = {
 
 
 def exports(
-    package: dict[str, Any], modules: Mapping[str, str]
+    package: dict[str, Any], modules: Mapping[str, str], folders: Sequence[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package, given its `globals()` and module -> the names that it defines.
+    """The `__getattr__` and `__dir__` of a package, given its `globals()`, module -> the names that it defines, and the
+    folders in it that are names of its own.
 
     A name that was used once is kept in the package, so that the second use costs nothing. Warning: no name may be that
     of a module in the package, which takes its place as soon as that module is imported.
@@ -31,6 +32,8 @@ def exports(
     origin = {name: module for module, names in modules.items() for name in names.split()}
 
     def get(name: str) -> Any:
+        if name in folders:
+            return import_module(f"{package['__name__']}.{name}")
         if name not in origin:
             raise AttributeError(f"module {package['__name__']!r} has no attribute {name!r}")
         with naming_extras():
@@ -38,7 +41,7 @@ def exports(
         return package[name]
 
     def listed() -> list[str]:
-        return sorted({*package, *origin})
+        return sorted({*package, *origin, *folders})
 
     return get, listed
 

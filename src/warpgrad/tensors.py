@@ -119,7 +119,7 @@ def _missing_derivative(message: str, what: str) -> WarpgradError | None:
 def discrepancy(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     """The largest ‖found − expected‖ / ‖expected‖ of two ways to the same tensors.
 
-    What is 0 but for rounding, such as the gradient of a bias before batch-norm, is measured by the others.
+    Entries that are 0 up to rounding, such as the gradient of a bias before batch-norm, are measured by the others.
     """
     sizes = [float(value.double().norm()) for value in expected]
     least = 1e-3 * math.hypot(*sizes)
@@ -209,3 +209,9 @@ def laid_channels_last(value: Tensor) -> Tensor:
     if value.shape[1] == 1 and value.is_contiguous():
         return value.reshape(value.shape[0], *value.shape[2:], 1).permute(0, 3, 1, 2)
     return value.contiguous(memory_format=torch.channels_last)
+
+
+def safe_sqrt(value: Tensor) -> Tensor:
+    """√value with derivative 0 at 0, where the true one is infinite and would turn 0·∞ into NaN."""
+    positive = value > 0
+    return torch.where(positive, torch.where(positive, value, 1.0).sqrt(), 0.0)

@@ -1,7 +1,7 @@
 """The version, and the commit that this very source is of, read from the files of git without running anything.
 
 Only the project's own checkout counts: the folder that holds `src/warpgrad` and a pyproject.toml of this name. A
-package that lies inside somebody else's repository, such as in a virtual environment there, is none of it. A wheel
+package inside another repository, such as in a virtual environment there, does not count. A wheel
 carries the commit it was built from in `commit.txt`. Nothing is imported from the package: the build uses this file.
 """
 
@@ -13,7 +13,7 @@ import struct
 import zlib
 from pathlib import Path
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 FILE = "commit.txt"
 CHANGED = "+changes"

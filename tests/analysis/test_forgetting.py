@@ -73,5 +73,5 @@ def test_what_cannot_be_scored_or_built_is_named():
     with pytest.raises(wg.WarpgradError, match=r"train data must be a pair of tensors, \(inputs, targets\)"):
         TensorSubTask(x)
     part = TensorSubTask((x, x))
-    with pytest.raises(wg.WarpgradError, match="whole numbers"):
+    with pytest.raises(wg.WarpgradError, match="integers of at least 1"):
         ContinualTask([part], F.mse_loss, steps_per_subtask=1.5, batch_size=1)

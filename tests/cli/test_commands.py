@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from warpgrad.cli.main import main
-from warpgrad.experiments.synthetic.shipped import lay_out
+from warpgrad.cli.report import SHIPPED
 from warpgrad.io import SEAL
+from warpgrad.zoo import lay_out
 
 TINY = ["--meta-steps", "2", "--steps", "3", "--starts", "2", "--test-surfaces", "3", "--test-starts", "2"]
 
@@ -133,7 +134,7 @@ def test_watching_ends_with_one_sentence_on_ctrl_c(run, tmp_path):
 
 def test_the_shipped_run_is_taken_up_where_it_stopped(tmp_path):
     """As the demonstration does, with fewer meta-steps and surfaces."""
-    lay_out(tmp_path / "run")
+    lay_out(SHIPPED, tmp_path / "run")
     words = ["--preset", "long", "--meta-steps", "1001", "--out", str(tmp_path / "run"), "--quiet"]
     done = warpgrad("run", "synthetic", *words)
     assert done.returncode == 0, done.stderr
@@ -175,7 +176,7 @@ def test_reproduce_runs_what_is_missing_and_builds_the_table(tmp_path):
         (["run", "synthetic", "--device", "cuda"], "device 'cuda' is not available here; use --device cpu"),
         (["run", "synthetic", "--device", "teapot"], "device 'teapot' is not available here"),
         (["run", "synthetic", "--out", "/dev/null/run"], "cannot write /dev/null/run: Not a directory"),
-        (["run", "continual", "--order", "0", "1"], "order=(0, 1) names not each of 5 sub-tasks once"),
+        (["run", "continual", "--order", "0", "1"], "order=(0, 1) does not name each of 5 sub-tasks once"),
         (["run", "continual", "--decay", "2"], "decay=2.0: what is kept of the past is a share, from 0 to 1"),
         (["evaluate"], "missing from warpgrad evaluate: RUN The run directory"),
         (["evaluate", "nowhere"], "config.json is missing: is nowhere a run directory?"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 import shutil
 from pathlib import Path
 
@@ -197,3 +198,18 @@ def test_the_few_shot_splits_are_pinned():
     assert splits == draw_splits(sorted(names, reverse=True), SIZES, "omniglot-fewshot", 0)
     digest = hashlib.sha256("\n".join(splits["test"]).encode()).hexdigest()
     assert digest == "5d6b8be04e312faa500c6b41a97c6f072080a4f3593e82ccfa7f937a2097c336"
+
+
+def test_sizes_that_no_picture_may_have_are_refused_before_memory_is_taken(birds):
+    for size in ("7072", "100000", "9" * 30):
+        with pytest.raises(WarpgradError, match="at most 7071"):
+            dispatch(["data", "prepare", "folder", "--source", "birds", "--size", size, "--out", "new"])
+    assert not Path("new").exists()
+
+
+def test_a_class_whose_name_is_no_text_is_named(birds):
+    """A file system takes any bytes as a name."""
+    Path("birds/c0").rename(os.fsdecode(b"birds/\xff\xfe"))
+    with pytest.raises(WarpgradError, match=r"class '\\udcff\\udcfe' of birds has no name in UTF-8; rename it"):
+        dispatch(["data", "prepare", "folder", "--source", "birds", "--size", "4", "--out", "new"])
+    assert [path.name for path in Path().iterdir()] == ["birds"]

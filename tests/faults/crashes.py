@@ -66,9 +66,9 @@ class Scenario:
     before: Callable[[Path], None] = field(default=lambda place: None)
 
 
-def run_words(place: Path, *, steps: int = 3, fresh: bool = False) -> list[str]:
+def run_words(place: Path, *, steps: int = 3, fresh: bool = False, name: str = "run") -> list[str]:
     more = ["--quiet", *(["--fresh"] if fresh else [])]
-    return ["run", "synthetic", "--out", str(place / "run"), "--meta-steps", str(steps), *TINY, *more]
+    return ["run", "synthetic", "--out", str(place / name), "--meta-steps", str(steps), *TINY, *more]
 
 
 def outcome_of_run(run: Path) -> object:
@@ -336,12 +336,13 @@ def set_up() -> None:
 
 
 def orphans(place: Path) -> list[int]:
-    """Processes that still have files open below a place."""
+    """Processes that still have files open below a place, or were told of it when they were started."""
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and int(process.name) != os.getpid():
             try:
-                if any(str(each.readlink()).startswith(str(place)) for each in (process / "fd").iterdir()):
+                told = os.fsencode(f"{place}/") in (process / "cmdline").read_bytes()
+                if told or any(str(each.readlink()).startswith(f"{place}/") for each in (process / "fd").iterdir()):
                     found.append(int(process.name))
             except OSError:
                 continue

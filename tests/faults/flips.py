@@ -1,6 +1,8 @@
-"""Bit rot: single bits flipped in every kind of file that the library writes, and every command that reads them.
+"""Damaged files: single bits flipped in every kind of file that the library writes, and every command that reads them.
 
     python -m tests.faults.flips --flips 200 --given 20     of each kind of file
+
+One in four is damaged otherwise: cut off, zeroed in part, written twice, or exchanged for that of another run.
 
 A command that reads a damaged file refuses it by one sentence (exit code 2 or 3), or says what is wrong and ends as if
 the file were whole. What ends well with another outcome is a silent acceptance. `verify` must refuse each flip; as that
@@ -33,6 +35,9 @@ from warpgrad.cli.verify import parts as verified_parts
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.runner import option
 from warpgrad.training.run_directory import saved_checkpoints
+
+TWIN = "twin"
+"""A run that differs from the run "run" in nothing but its seed."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,7 @@ def kinds(place: Path) -> dict[str, Kind]:
 
     run, page, store = place / "run", place / "page.html", place / "store" / "alphabets"
     made(*crashes.run_words(place))
+    made(*crashes.run_words(place, name=TWIN), "--seed", "1")
     tiny_store(place / "store", alphabets=6)
     omniglot = ["run", "omniglot", *flat({**OMNIGLOT, "data": str(store)}), "--out", str(place / "omniglot"), "--quiet"]
     made(*omniglot)
@@ -187,9 +193,9 @@ def flipped(
     for number in range(flips):
         file = dice.choice(kind.files)
         data = (template / file).read_bytes()
-        bit = dice.randrange(8 * len(data))
-        where = f"bit {bit} of {file}"
-        damaged = data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :]
+        twin = template / file.replace("run/", f"{TWIN}/", 1)
+        how, damaged = harmed(data, dice, twin.read_bytes() if twin.exists() else data)
+        where = f"{how} of {file}"
         readers = kind.readers if number < read and time.monotonic() < end else []
         if readers and not expected:
             for reader in kind.readers:
@@ -199,7 +205,7 @@ def flipped(
             renew(place, template)
         if not readers and kind.verified is None:
             break
-        seen["flips"] += 1
+        seen["flips" if how.startswith("bit") else "otherwise"] += 1
         for reader, outcome in zip(readers, expected, strict=False):
             (place / file).write_bytes(damaged)
             ended = crashes.attempt(reader.words, place)
@@ -229,6 +235,23 @@ def flipped(
     for failure in failures:
         print(f"{name}, {failure}", flush=True)
     return {**seen, "failures": failures}
+
+
+def harmed(data: bytes, dice: random.Random, twin: bytes) -> tuple[str, bytes]:
+    """How a file was damaged, and what it is then: never what it was."""
+    place = dice.randrange(len(data))
+    end = min(len(data), place + 512)
+    others = {
+        f"cut off after {place}": data[:place],
+        f"zeros from {place} to {end}": data[:place] + bytes(end - place) + data[end:],
+        "twice the content": data + data,
+        "the twin": twin,
+    }
+    how = dice.choice(list(others))
+    if dice.randrange(4) == 0 and others[how] != data:
+        return how, others[how]
+    bit = dice.randrange(8)
+    return f"bit {8 * place + bit}", data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
 
 
 def renew(place: Path, template: Path) -> None:

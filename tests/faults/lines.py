@@ -16,6 +16,8 @@ import re
 import resource
 import shutil
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -56,6 +58,9 @@ VALUES = [
     "/proc/self/mem", "pipe", "loop", "unreadable", "directory", "run", "run/config.json", "run/metrics.jsonl",
     "missing/deep/er", "x" * 5000,
     "damaged.json", "deep.json", "list.json", "empty", "half.zip", "%s%n", "$(id)", "--", "-h", "a/b\\c", "text/model",
+    "-0", "１２", "0x10", "1_000", "1e9", "9223372036854775808", "-9223372036854775809", "+1", "1e-400", "١", "½",
+    "\u202e", "\ufeff1", "\ud800", "a" * 300, "run/checkpoints", "run/.lock", "store/images.bin", "store/header.json",
+    "socket", "text/source/own.csv", "text/encoder", "run/", "./run/../run", "cuda", "mps", "xpu:0", "auto", "*",
     "sqlite:///missing/x.db", "postgresql://a:secret@127.0.0.1:1/x", "sqlite:////dev/full", "cuda:9", "meta", "cpu:x",
 ]  # fmt: skip
 SURROUNDINGS = [
@@ -65,6 +70,9 @@ SURROUNDINGS = [
     {"COLUMNS": "-5"}, {"LINES": "x"}, {"TERM": "\udcff"}, {"TERM": ""}, {"HOME": "/dev/null"}, {"HOME": ""},
     {"TMPDIR": "/missing"}, {"WARPGRAD_DATA": "/dev/zero"}, {"WARPGRAD_DATA": ""}, {"WARPGRAD_TIMEOUT": "x"},
     {"WARPGRAD_LIFELINE": "999"}, {"WARPGRAD_LIFELINE": "x"}, {"MPLBACKEND": "nothing"}, {"LANG": "xx", "LC_ALL": "xx"},
+    {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "x"}, {"MASTER_ADDR": "256.0.0.1", "WORLD_SIZE": "2", "RANK": "0"},
+    {"OMP_NUM_THREADS": "0"}, {"PYTHONHASHSEED": "x"}, {"XDG_CACHE_HOME": "/dev/null"}, {"WARPGRAD_DATA": "\udcff"},
+    {"WARPGRAD_DATA": "loop"}, {"WARPGRAD_DATA": "~nobody"}, {"CUDA_VISIBLE_DEVICES": "x"}, {"TZ": "x"},
     {"TORCHELASTIC_RUN_ID": "x"}, {"NO_COLOR": "1", "FORCE_COLOR": "x"}, {"PYTHONIOENCODING": "ascii"},
 ]  # fmt: skip
 STARTED = [
@@ -90,6 +98,8 @@ def surroundings(place: Path) -> None:
     store = ["data", "prepare", "folder", "--source", str(place / "pictures"), "--out", str(place / "store")]
     assert crashes.attempt(store, place).code == 0
     os.mkfifo(place / "pipe")
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(os.path.relpath(place / "socket"))
     (place / "loop").symlink_to("loop")
     (place / "directory").mkdir()
     (place / "unreadable").write_text("x")
@@ -227,8 +237,10 @@ def command_line() -> None:
 
 
 def copied(source: str, to: str) -> object:
-    """A pipe is made anew: it cannot be copied."""
-    return os.mkfifo(to) if Path(source).is_fifo() else shutil.copy2(source, to)
+    """Pipes and sockets are made anew: they cannot be copied."""
+    if stat.S_ISREG(mode := Path(source).stat().st_mode):
+        return shutil.copy2(source, to)
+    return os.mknod(to, mode)
 
 
 if __name__ == "__main__":

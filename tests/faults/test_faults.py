@@ -9,6 +9,7 @@ import random
 import re
 import resource
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -143,6 +144,18 @@ def test_no_page_shows_metrics_that_are_damaged(finished, tmp_path, capsys, patt
     code, said = says(["report", str(run), "--out", str(tmp_path / "page.html")], capsys)
     assert (code, "metrics.jsonl is damaged" in said) == (2, True)
     assert not (tmp_path / "page.html").exists()
+
+
+def test_metrics_beyond_the_last_checkpoint_are_those_of_the_next_meta_steps(finished, tmp_path, capsys):
+    """Such as a run has that was killed; and not the same again."""
+    run = copied(finished, tmp_path)
+    metrics = (run / "metrics.jsonl").read_bytes()
+    last = json.loads(metrics.splitlines()[-1])
+    following = b"".join(json.dumps({**last, "step": last["step"] + more}).encode() + b"\n" for more in (1, 2))
+    for more, expected in ((following, 0), (following[:-9], 0), (metrics, 2), (b"{}\n", 2), (b"x\n", 2)):
+        (run / "metrics.jsonl").write_bytes(metrics + more)
+        code, said = says(["verify", str(run)], capsys)
+        assert (code, "metrics.jsonl is damaged" in said) == (expected, expected == 2), more
 
 
 def test_settings_of_a_sweep_that_are_damaged_are_not_run(tmp_path, capsys):
@@ -330,6 +343,25 @@ def test_a_worker_ends_with_its_parent_and_its_output_is_drained():
         time.sleep(0.05)
 
 
+def test_a_rank_whose_launcher_was_killed_before_it_had_begun_ends(tmp_path):
+    """Its parent is another from its first line on; what it can tell by is that nobody keeps the store."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    launched = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    words = ["run", "synthetic", "--out", str(tmp_path / "run"), *TINY]
+    done = subprocess.run(
+        [*COMMAND, *words],
+        env={**os.environ, **rank, **launched},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 143
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_at_any_time_is_an_exit_code_and_a_sentence(tmp_path, number):
     """While modules are imported, and again while it is ending."""
@@ -348,6 +380,24 @@ def test_a_signal_at_any_time_is_an_exit_code_and_a_sentence(tmp_path, number):
     assert (job.returncode, said) == (128 + number, "warpgrad: stopped; run the same command to go on.\n")
 
 
+def test_a_signal_while_options_are_parsed_is_no_wrong_option(monkeypatch, capsys):
+    def interrupted(_: object) -> None:
+        raise SystemExit(128 + signal.SIGHUP)
+
+    monkeypatch.setattr("warpgrad.cli.main._app", lambda _: type("App", (), {"cli": lambda *_, **__: interrupted(0)}))
+    assert says(["list"], capsys) == (129, "warpgrad: stopped; run the same command to go on.\n")
+
+
+def test_a_signal_after_the_end_changes_no_exit_code():
+    script = (
+        "import atexit, os, signal, sys; from warpgrad.__main__ import main; "
+        "atexit.register(lambda: [os.kill(os.getpid(), each) for each in (1, 2, 15)]); "
+        "sys.argv = ['warpgrad', '--version']; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("WORLD_SIZE", "x"), ("RANK", "x"), ("MASTER_PORT", "x"), ("MASTER_PORT", "0"), ("RANK", "2")]
 )
@@ -362,12 +412,14 @@ def test_what_no_ranks_can_work_with_is_refused(monkeypatch, capsys, name, value
 
 def test_debug_shows_the_traceback_and_nothing_else_does(monkeypatch, capsys):
     def broken(words):
-        raise {"memory": MemoryError, "deep": RecursionError, "bug": KeyError}[words[0]]("why\nmore")
+        kinds = {"memory": MemoryError, "deep": RecursionError, "bug": KeyError, "library": ImportError}
+        raise kinds[words[0]]("libtorch_cpu.so: failed to map segment\nmore")
 
     monkeypatch.setattr("warpgrad.cli.main.dispatch", broken)
-    for word in ("memory", "deep", "bug"):
+    for word in ("memory", "deep", "bug", "library"):
         code, said = says([word], capsys)
         assert (code, said.count("\n"), "Traceback" in said) == (2, 1, False)
+        assert ("not enough memory" in said) == (word in ("memory", "library"))
         assert "Traceback" in says([word, "--debug"], capsys)[1]
 
 
@@ -397,6 +449,46 @@ def test_weights_that_are_no_numbers_are_refused(finished, tmp_path, capsys):
     code, said = says(["evaluate", str(run)], capsys)
     assert code == 3
     assert "NaN or infinite" in said
+
+
+def test_numbers_of_another_kind_are_no_weights(finished, tmp_path, capsys):
+    for kind in (torch.bool, torch.int64, torch.complex64):
+        run = copied(finished, tmp_path / str(kind))
+        newest = saved_checkpoints(run)[-1]
+        state = checkpoint.read_checkpoint(newest)
+        name, value = next(iter(state["weights"]["module"].items()))
+        state["weights"]["module"][name] = value.to(kind)
+        checkpoint.write_checkpoint(newest, state)
+        code, said = says(["evaluate", str(run)], capsys)
+        assert (code, f"in {kind}, the model in torch.float" in said) == (2, True)
+
+
+def test_half_a_character_is_no_sentence(tmp_path, capsys):
+    source = tmp_path / "own.jsonl"
+    for text, label in (("\ud800", "a"), ("b", "\udfff")):
+        rows = [{"text": text, "label": label}, {"text": "c", "label": "d"}]
+        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        code, said = says(["data", "prepare", "text", "--source", str(source), "--out", str(tmp_path / "x")], capsys)
+        assert (code, said.count("\n"), "half a character" in said) == (2, 1, True)
+        assert not (tmp_path / "x").exists()
+
+
+def test_a_password_in_the_wrong_place_is_not_shown(tmp_path, capsys):
+    address = "postgresql://me:secret@127.0.0.1:1/x"
+    for words in (["run", "synthetic", "--lr", address], ["data", "prepare", "omniglot", "--source", address]):
+        code, said = says(words, capsys)
+        assert (code, "secret" in said, "me:…@127.0.0.1" in said) == (2, False, True)
+
+
+def test_a_database_that_fails_while_it_is_made_is_one_sentence(monkeypatch, tmp_path, capsys):
+    import optuna
+
+    def failing(*_: object, **__: object) -> None:
+        raise optuna.exceptions.StorageInternalError("An exception is raised during the commit.")
+
+    monkeypatch.setattr("warpgrad.sweep.study.RDBStorage", failing)
+    code, said = says(["sweep", "synthetic", "--trials", "1", "--out", str(tmp_path), *TINY[:-1]], capsys)
+    assert (code, "the study's storage cannot be opened" in said) == (2, True)
 
 
 def test_somebody_elses_repository_is_not_ours(tmp_path):

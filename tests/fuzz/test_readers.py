@@ -24,9 +24,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+import warpgrad as wg
 from tests.faults.crashes import TINY
 from tests.faults.record import put_on_record
 from tests.support.text_encoder import sentences, write_csv
+from tests.support.training_job import train
 from warpgrad.cli.main import main
 from warpgrad.cli.run import run_config
 from warpgrad.data.archives import Limits, open_tree
@@ -38,7 +40,7 @@ from warpgrad.data.writing import ClassImages, write
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.records import read_record
 from warpgrad.experiments.runner import concluded
-from warpgrad.io import check_files, read_json
+from warpgrad.io import check_files, read_json, write_json
 from warpgrad.report.runs import read_run
 from warpgrad.training import checkpoint
 from warpgrad.training.run_directory import RunDirectory, saved_checkpoints
@@ -192,6 +194,24 @@ def test_json_that_is_nested_deeply_is_one_sentence(run, scratch):
 
 
 @fuzzed
+@given(name=st.sampled_from(JSON_FILES), entry=st.integers(0, 99), value=values)
+@example(name="config.json", entry=-1, value=10**400)
+@example(name="summary.json", entry=1, value=-1)
+def test_any_value_and_a_right_checksum_in_a_run(run, scratch, name, entry, value, capsys):
+    kept = read_json(run / name)
+    changed = {**kept, sorted(kept)[entry % len(kept)]: value}
+    place = tried(run, scratch, name, b"")
+    write_json(place / name, changed, seal=True)
+    testing = ["evaluate", str(place), "--out", str(scratch / "tested.json")]
+    running = ["run", "synthetic", "--out", str(place), "--meta-steps", "2", *TINY, "--quiet"]
+    with pytest.raises(SystemExit) as stop:
+        main(testing if name == "config.json" else running)
+    said = capsys.readouterr().err
+    assert stop.value.code in (0, 2, 3)
+    assert "should not have happened" not in said
+
+
+@fuzzed
 @given(edits=mutations())
 def test_mutated_checkpoints_are_refused_or_the_same(run, scratch, edits):
     newest = saved_checkpoints(run)[-1]
@@ -205,6 +225,7 @@ def test_mutated_checkpoints_are_refused_or_the_same(run, scratch, edits):
 @given(structure=values)
 @example(structure={"format": 1, "state": {"items": [[[], {"value": 1}]]}})
 @example(structure={"format": 1, "state": {"tensor": "missing"}})
+@example(structure={"format": 1, "state": {"items": [["step", {"value": None}]]}})
 def test_checkpoints_with_any_header(scratch, structure):
     import safetensors.torch
     import torch
@@ -213,6 +234,43 @@ def test_checkpoints_with_any_header(scratch, structure):
     file.write_bytes(safetensors.torch.save({"x": torch.zeros(2)}, {"warpgrad": json.dumps(structure)}))
     with one_sentence():
         checkpoint.read_checkpoint(file)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> tuple[Path, wg.Learner]:
+    path = tmp_path_factory.mktemp("fuzz") / "trained"
+    return path, train(str(path), 2)[0]
+
+
+ENTRIES = ("step", "seconds", "offset", "digest", "weights", "best", "update", "algorithm", "backend", "early_stopping",
+           "planned", "parts", "version", "run")  # fmt: skip
+
+
+@fuzzed
+@given(name=st.sampled_from(ENTRIES), value=values, inner=st.booleans())
+@example(name="step", value=None, inner=False)
+@example(name="offset", value="x", inner=False)
+@example(name="digest", value=-1, inner=False)
+@example(name="weights", value="x", inner=True)
+@example(name="update", value={}, inner=False)
+@example(name="backend", value={"form": 1}, inner=False)
+def test_checkpoints_with_any_entry_and_a_right_checksum(trained, scratch, name, value, inner):
+    """Whoever can write a checkpoint can write its checksum."""
+    path, learner = trained
+    shutil.rmtree(scratch / "trained", ignore_errors=True)
+    shutil.copytree(path, scratch / "trained")
+    older, newest = saved_checkpoints(scratch / "trained")
+    older.unlink()
+    state = checkpoint.read_checkpoint(newest)
+    if inner and isinstance(state.get(name), dict) and state[name]:
+        state[name][next(iter(state[name]))] = value
+    else:
+        state[name] = value
+    checkpoint.write_checkpoint(newest, state)
+    with one_sentence():
+        wg.load_run(scratch / "trained", learner)
+    with one_sentence():
+        train(str(scratch / "trained"), 3)
 
 
 @pytest.fixture(scope="module")

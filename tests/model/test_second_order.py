@@ -17,8 +17,7 @@ from warpgrad.model.second_order import SecondOrderKernels
 from warpgrad.model.second_order.batch_norm import BatchNorm
 from warpgrad.model.second_order.convolution import Convolution
 from warpgrad.model.second_order.pooling import MaxPool2d
-from warpgrad.objectives import Exact
-from warpgrad.objectives.unrolled import UnrolledObjective
+from warpgrad.objectives import Exact, UnrolledObjective
 from warpgrad.rules import SGD
 from warpgrad.tasks.supervised import SupervisedTask
 

@@ -1,4 +1,5 @@
-"""Every module imports, and a run is trained and resumed, with nothing but what Python has on Windows and macOS too.
+"""Every module imports, a run is trained and resumed, and commands are carried out, with nothing but what Python has on
+Windows and macOS too.
 
 No such machine is at hand. What they lack is taken away before the library is imported: modules, signals, flags and
 functions of the system.
@@ -69,8 +70,20 @@ wg.save("warp.safetensors", wg.Method(learner, wg.SGD(0.1), wg.Exact(), wg.Leap(
 """
 
 
+COMMANDS = """
+import runpy
+words = ["run", "synthetic", "--meta-steps", "2", "--steps", "3", "--starts", "2", "--test-surfaces", "3",
+         "--test-starts", "2", "--out", "run", "--quiet"]
+for sys.argv[1:] in (["--version"], ["list"], words, ["verify", "run"], ["report", "run"]):
+    try:
+        runpy.run_module("warpgrad", run_name="__main__")
+    except SystemExit as stop:
+        assert stop.code == 0, sys.argv
+"""
+
+
 @pytest.mark.parametrize("platform", ["win32", "darwin"])
-@pytest.mark.parametrize("program", [IMPORTS, TRAINS], ids=["imports", "trains"])
+@pytest.mark.parametrize("program", [IMPORTS, TRAINS, COMMANDS], ids=["imports", "trains", "commands"])
 def test_without_what_other_systems_lack(platform, program, tmp_path):
     command = [sys.executable, "-c", LACKING + program, platform]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)

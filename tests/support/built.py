@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.support import ROOT
 
-TESTS = ("tests/rules", "tests/tasks", "tests/documents/test_release.py", "tests/public/test_surface.py")
+TESTS = ("tests/test_rules.py", "tests/tasks", "tests/documents/test_release.py", "tests/public/test_surface.py")
 """What is run in the unpacked source archive: quick, and reading tests, documents and records beside the package."""
 
 EXAMPLE = """

@@ -15,12 +15,12 @@ from torch import nn
 
 import warpgrad as wg
 from tests.support.problems import JudgedStart, conv_batch_norm, make_task, mlp
+from warpgrad.algorithms.method import weights
 from warpgrad.baselines import HeadedTask, JointTraining, MultiHeaded
 from warpgrad.tasks.base import TaskFamily
 from warpgrad.training import checkpoint, distributed
 from warpgrad.training.distributed import leave
 from warpgrad.training.run_directory import TIMES
-from warpgrad.training.state import weights
 
 RANK = int(os.environ.get("RANK", "0"))
 INITIALISERS = {

@@ -16,9 +16,9 @@ from typing import Any
 
 CORE = (
     "rules", "model", "layers", "tasks", "adaptation", "objectives", "initialisers", "algorithms", "training",
-    "analysis", "baselines",
+    "analysis", "baselines", "zoo",
 )  # fmt: skip
-"""The folders whose `__all__` is public, in the order of the map. Below them are the paper's experiments."""
+"""The folders whose `__all__` is public, in the order of the map; between the last two are the paper's experiments."""
 SNAPSHOT = Path(__file__).parents[1] / "public" / "surface.txt"
 
 

@@ -95,7 +95,7 @@ def test_the_command_line_and_the_file_change_the_space(tmp_path):
         ({"warp": {"low": 1, "high": 2}}, "sets 'warp', which synthetic does not have"),
         ({"seed": {"low": 1, "high": 2}}, "would sweep 'seed', which must be the same for all trials"),
         ({"lr": {"low": "a", "high": 2}}, "'lr': it is \"a\", but must be a number"),
-        ({"hidden": {"low": 1.5, "high": 2}}, "'hidden': it is 1.5, but must be a whole number"),
+        ({"hidden": {"low": 1.5, "high": 2}}, "'hidden': it is 1.5, but must be an integer"),
         ({"lr": {"low": 2, "high": 2}}, "the range 2 to 2 is empty"),
         ({"lr": {"low": 0, "high": 2, "log": True}}, "cannot be logarithmic"),
         ({"lr": {"low": 0.1, "high": 1e999}}, "must have finite ends"),
@@ -134,7 +134,7 @@ def test_whole_lists_are_choices_of_a_setting_that_is_a_list(tmp_path):
     with pytest.raises(WarpgradError, match=r"the space of 'widths' goes too far: .*name at least one block"):
         sweep_space(experiment, experiment.config("small"), set(), none)
     wrong = written(tmp_path / "wrong.json", {"widths": {"choices": [[4, 4], [4, "wide"]]}})
-    with pytest.raises(WarpgradError, match="'widths': it is \"wide\", but must be a whole number"):
+    with pytest.raises(WarpgradError, match="'widths': it is \"wide\", but must be an integer"):
         read_space(wrong, experiment)
 
 
@@ -167,10 +167,10 @@ def test_settings_come_from_a_file_in_their_own_types(tmp_path):
     [
         ({"learning_rate": 1}, "sets 'learning_rate', which continual does not have"),
         ({"experiment": "omniglot"}, "holds settings of omniglot, not of continual"),
-        ({"meta_steps": 2.5}, "'meta_steps': it is 2.5, but must be a whole number"),
-        ({"meta_steps": True}, "it is true, but must be a whole number"),
-        ({"order": [0, "1"]}, 'it is "1", but must be a whole number'),
-        ({"order": 3}, "it is 3, but must be a list, each item a whole number"),
+        ({"meta_steps": 2.5}, "'meta_steps': it is 2.5, but must be an integer"),
+        ({"meta_steps": True}, "it is true, but must be an integer"),
+        ({"order": [0, "1"]}, 'it is "1", but must be an integer'),
+        ({"order": 3}, "it is 3, but must be a list, each item an integer"),
         ({"split": "train"}, 'it is "train", but must be one of test, validation'),
         ({"lr": None}, "it is null, but must be a number"),
     ],

@@ -282,7 +282,7 @@ def test_a_diverged_trial_counts_and_says_why(tmp_path, end, words):
 
 def test_any_other_failure_stops_the_sweep_and_the_trial_is_taken_up_again(tmp_path):
     plan = planned()
-    with pytest.raises(WarpgradError, match=r"trial-0000: the disk is full; mend that and repeat the command"):
+    with pytest.raises(WarpgradError, match=r"trial-0000: the disk is full; fix that and repeat the command"):
         worked(tmp_path, plan, 2, end="break", workers=1)
     assert states(tmp_path, plan) == ["running"]
     outcomes, _, _ = worked(tmp_path, plan, 2)

@@ -108,7 +108,6 @@ def test_records_carry_step_sizes_and_gradient_norms():
     for group in ("phi", "theta0"):
         norm = torch.nn.utils.get_total_norm(list(found.groups[group].values()))
         assert records[0][f"gradient_norm/{group}"] == float(norm)
-    assert records[0]["cpu_seconds"] >= 0
 
 
 def test_tensorboard_has_every_number_once_though_a_run_was_stopped(tmp_path):

@@ -212,7 +212,7 @@ def test_a_silent_rank_does_not_keep_the_others_for_ever(tmp_path):
             job.kill()
         silent[1].communicate()
     assert silent[0].returncode == 2, said
-    assert "rank 0 of 2 waited 20 s for the others in vain: a rank hangs, or its machine is gone" in said
+    assert "rank 0 of 2 waited 20 s for the others without an answer: a rank hangs, or its machine is gone" in said
     assert final(tmp_path / "run")["step"] == 2
 
 

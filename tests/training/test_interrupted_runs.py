@@ -223,7 +223,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(wg.WarpgradError, match=r"cannot write .*No space left on device; mend that and repeat"):
+    with pytest.raises(wg.WarpgradError, match=r"cannot write .*No space left on device; fix that and repeat"):
         train(str(run), 5)
     monkeypatch.setattr(os, "fsync", replace)
     assert equal(final(run), before)

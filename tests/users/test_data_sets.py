@@ -65,6 +65,11 @@ class Named(nn.Module):
         return self.head(torch.tanh(self.lower(x)))
 
 
+def places_of(data: Pictures, images: Tensor) -> list[int]:
+    """Which examples of the data set these images are."""
+    return [int((data.data == image).all(dim=1).nonzero()) for image in images]
+
+
 def equal(one, other) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
@@ -98,7 +103,6 @@ def test_workers_load_the_same_batches_in_any_order():
     shared = wg.DatasetTask(data, F.cross_entropy, batch_size=6, seed=1, workers=1)
     for k in (0, 1, 1, 2, 0):
         assert equal(alone.adapt_batch(k), shared.adapt_batch(k)), k
-    shared._ahead.clear()
 
 
 def test_a_hugging_face_table_calls_the_model_by_column():
@@ -127,9 +131,8 @@ def test_few_shot_tasks_hold_each_class_equally_under_new_numbers(make):
     assert [torch.bincount(one).tolist() for one in labels] == [[2] * 3, [4] * 3]
     assert task.places("adapt", 0) != []
     check_repeats(task)
-    drawn = [family.sample(seed)._data["adapt"].examples for seed in (5, 5, 6)]
-    flat = [str(examples) for examples in drawn]
-    assert flat[0] == flat[1] != flat[2]
+    drawn = [str(family.sample(seed).adapt_batch(0)) for seed in (5, 5, 6)]
+    assert drawn[0] == drawn[1] != drawn[2]
     learner = wg.Learner(Named(), warp="lower")
     records = wg.meta_train(
         learner, family, algorithm=wg.Online(steps=1, tasks=2), rule=wg.SGD(0.1), objective=wg.Exact(),
@@ -139,24 +142,23 @@ def test_few_shot_tasks_hold_each_class_equally_under_new_numbers(make):
 
 
 def test_few_shot_examples_of_support_and_query_do_not_meet():
-    family = wg.FewShotFamily(Pictures(), F.cross_entropy, ways=2, shots=3, query=5, in_memory=False)
-    task = family.sample(0)
-    support, query = ({place for place, _ in task._data[role].places} for role in ("adapt", "meta"))
-    assert (len(support), len(query)) == (6, 10)
-    assert not support & query
-    classes = {
-        number: {family.dataset.targets[p] for p, n in task._data["adapt"].places if n == number} for number in (0, 1)
-    }
-    assert all(len(found) == 1 for found in classes.values())
+    data = Pictures()
+    task = wg.FewShotFamily(data, F.cross_entropy, ways=2, shots=3, query=5, in_memory=False).sample(0)
+    support, query = (places_of(data, batch[0]) for batch in (task.adapt_batch(0), task.meta_batch(0)))
+    assert (len(set(support)), len(set(query))) == (6, 10)
+    assert not set(support) & set(query)
+    for batch, places in ((task.adapt_batch(0), support), (task.meta_batch(0), query)):
+        classes = {(int(number), data.targets[place]) for number, place in zip(batch[1], places, strict=True)}
+        assert len(classes) == len({number for number, _ in classes}) == len({own for _, own in classes}) == 2
 
 
 def test_one_task_per_user_with_shares_of_its_own():
     tasks = wg.tasks_by_group(Table(), "user", F.cross_entropy, batch_size=4, metrics={"accuracy": wg.accuracy})
     assert [task.name for task in tasks] == [f"user {i}" for i in range(5)]  # 'rare' has too few
-    sizes = [{role: len(data) for role, data in task._data.items()} for task in tasks]
-    assert sizes[0] == {"adapt": 4, "meta": 2, "test": 2}
-    places = [place for data in tasks[0]._data.values() for place in data.places]
-    assert sorted(places) == list(range(0, 38, 5))
+    drawn = tasks[0].adapt_batch(0), tasks[0].meta_batch(0), *tasks[0].test_batches()
+    assert [len(batch["label"]) for batch in drawn] == [4, 2, 2]
+    rows = sorted(row for batch in drawn for row in batch["x"].tolist())
+    assert rows == sorted(torch.tensor(Table().columns["x"])[0:38:5].tolist())
     assert "user" not in tasks[0].adapt_batch(0)
     scores = wg.score(wg.Learner(Named(), warp="lower"), tasks, rule=wg.SGD(0.1), steps=1)
     assert set(scores) == {"loss", "accuracy"}

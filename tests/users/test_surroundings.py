@@ -17,7 +17,7 @@ from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import warpgrad as wg
-from warpgrad.adaptation.traced import traced_at_once
+from warpgrad.adaptation.traced import TracedGraphs, traced_at_once
 from warpgrad.keys import generator
 
 
@@ -211,16 +211,28 @@ def test_autocast_around_meta_training_is_autocast_inside_the_model(dtype, tmp_p
 
 def test_a_traced_step_is_not_used_under_another_precision():
     """Graphs are forgotten when autocast is switched on or off between meta-steps."""
-    from warpgrad.adaptation.traced import TracedGraphs
+    own, rule, graphs, evaluated = learner(), wg.SGD(0.1), TracedGraphs(), 0
 
-    own, rule, programs = learner(), wg.SGD(0.1), TracedGraphs()
-    programs.begin(own, rule)
-    programs._kinds["kept"] = None  # type: ignore[assignment]
-    programs.begin(own, rule)
-    assert programs._kinds
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        programs.begin(own, rule)
-    assert not programs._kinds
+    def product(groups, batches):
+        nonlocal evaluated
+        evaluated += 1
+        return {"products": {"product": groups["factors"]["factor"] * batches[0]}}
+
+    def meta_step() -> int:
+        """How often a meta-step has evaluated the product itself, and not by its graph."""
+        before = evaluated
+        graphs.begin(own, rule)
+        found = graphs.run("product", product, {"factors": {"factor": torch.full((2,), 3.0)}}, [torch.ones(2)])
+        assert found is not None
+        assert found["products"]["product"].tolist() == [3.0, 3.0]
+        return evaluated - before
+
+    with traced_at_once():
+        assert meta_step() > 0
+        assert meta_step() == 0
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert meta_step() > 0
+            assert meta_step() == 0
 
 
 def test_cached_parametrisations_are_refused_around_and_allowed_inside():
@@ -246,13 +258,14 @@ class LayerDrop(nn.Module):
         return self.warp(torch.tanh(self.lower(x)) if random.random() < 0.9 else self.lower(x))
 
 
-def test_python_randomness_in_forward_is_named_and_never_traced(caplog):
+def test_python_randomness_in_forward_is_named_and_never_traced(caplog, monkeypatch):
     with pytest.warns(UserWarning, match="LayerDrop draws from Python's random"):
         wg.adapt(learner(LayerDrop().double()), task(), rule=wg.SGD(0.1), steps=1)
     random.seed(0)
     own = learner(LayerDrop().double())
     algorithm = wg.Online(steps=2, tasks=2)
-    algorithm.backend._checked = True  # as if the two backends had agreed by chance
+    # As if the two backends had agreed by chance.
+    monkeypatch.setattr("warpgrad.algorithms.backend.why_not_stackable", lambda *arguments: None)
     with warnings.catch_warnings(), traced_at_once(), caplog.at_level("INFO"):
         warnings.simplefilter("ignore")
         trained(own, algorithm=algorithm)

@@ -1,4 +1,4 @@
-"""`adapt`: use what was meta-learned. K steps on a new task, then a plain module."""
+"""`adapt`: use what was meta-learned, with K steps on a new task that return a plain module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.errors import WarpgradError, expect, flag, integer, mapping, require, short_repr
 from warpgrad.keys import fold, isolated_rng
 from warpgrad.model.learner import Forward, Learner
-from warpgrad.rules.base import Rule
+from warpgrad.rules import Rule
 from warpgrad.tasks.base import Batch, Task, TaskFamily
 from warpgrad.tensors import shapes
 
@@ -24,7 +24,7 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass
 class LearningCurve:
-    """What happened on the way: the task loss of every step, and test scores at the steps asked for.
+    """The course of an adaptation: the task loss of every step, and test scores at the requested steps.
 
     Example:
         >>> _, curve = wg.adapt(learner, task, rule=wg.SGD(0.1), steps=4, curve=True, test_every=2)
@@ -33,11 +33,11 @@ class LearningCurve:
     """
 
     losses: list[float] = field(default_factory=list)
-    """L_task of the batch of step k, before that step."""
+    """L_task on the batch of step k, before that step, for every k."""
     tested_at: list[int] = field(default_factory=list)
-    """How many steps had been taken when the scores below were read."""
+    """The numbers of steps after which `scores` were measured."""
     scores: list[dict[str, float]] = field(default_factory=list)
-    """Mean of `task.metrics` over the test examples."""
+    """The means of `task.metrics` over the test examples, one for each entry of `tested_at`."""
 
 
 @overload
@@ -76,7 +76,7 @@ def adapt(
         steps: K.
         key: Seed of dropout masks and of parameters that start fresh.
         curve: Also return the learning curve.
-        test_every: Test after every so many steps and at both ends; None tests at the end alone.
+        test_every: Steps between tests, which are also done at both ends; None tests at the end alone.
 
     Example:
         >>> fitted = wg.adapt(learner, task, rule=wg.SGD(0.1), steps=5)
@@ -177,7 +177,7 @@ def mean_scores(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def check_parts(learner: Learner, rule: Rule, steps: int, key: int) -> None:
-    """The arguments that every adaptation has, checked for their kind."""
+    """Check the types of the arguments that every adaptation has."""
     expect(learner, Learner, "learner", "Learner(model, warp=...)", hint=_module_hint(learner))
     expect(rule, Rule, "rule", "SGD(0.1)", hint=_optimiser_hint(rule))
     integer(steps, "steps", at_least=1)

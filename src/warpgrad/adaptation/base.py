@@ -19,7 +19,7 @@ from torch import Tensor
 from warpgrad.errors import NonFiniteError, WarpgradError, integer
 from warpgrad.keys import fold
 from warpgrad.model.learner import Forward, Learner
-from warpgrad.rules.base import Rule
+from warpgrad.rules import Rule
 from warpgrad.tasks.base import Batch, Task
 from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, shapes, without_autocast
 
@@ -30,20 +30,32 @@ StepIndex = int | tuple[int, ...]
 
 @dataclass(frozen=True)
 class Source:
-    """One of the batches that a task draws for a step."""
+    """One of the batches that a task draws for a step.
+
+    Example:
+        >>> META_BATCH.name, META_BATCH.draw(task, 0)[0].shape
+        ('meta_batch', torch.Size([8, 2]))
+    """
 
     name: str
-    """Keys the dropout masks of what is evaluated on it."""
+    """The name that keys the dropout masks of losses on this batch."""
     draw: Callable[[Task, int], Batch]
     """(task, k) -> the batch."""
 
 
 @dataclass(frozen=True)
 class Role:
-    """One of the losses of a task, and the batch that it is evaluated on. `Adaptation.evaluate_loss` evaluates it."""
+    """One of the losses of a task, and the batch that it is evaluated on. `Adaptation.evaluate_loss` evaluates it.
+
+    Example:
+        >>> role = Role("loss", META_BATCH, lambda task, forward, batch: task.loss(forward, batch))
+        >>> loss, buffers = adaptation.evaluate_loss(role, start.theta, start.buffers, 0)
+        >>> loss.shape
+        torch.Size([])
+    """
 
     name: str
-    """Stands in messages."""
+    """The name in messages."""
     source: Source
     loss: Callable[..., Tensor]
     """(task, model, batch, *constants) -> a scalar."""
@@ -73,7 +85,7 @@ class Point:
     buffers: Tensors
     state: Tensors
     memory: Tensors = field(default_factory=dict)
-    """What a computation keeps of the trajectory up to here, see `Computation.remember`."""
+    """Tensors that a computation keeps from the trajectory so far, see `Computation.remember`."""
 
     def groups(self) -> Groups:
         return {"theta": self.theta, "buffers": self.buffers, "state": self.state, "memory": self.memory}
@@ -118,7 +130,7 @@ class Computation(ABC, Generic[T]):
 
     @abstractmethod
     def step(self, adaptation: Adaptation, point: Point) -> T:
-        """The result, by plain evaluation."""
+        """Compute the result by plain evaluation."""
 
     def remember(self, adaptation: Adaptation, point: Point) -> Tensors:
         """The memory of a point that a trajectory has come to, where later steps are to look back; by default what the
@@ -150,7 +162,7 @@ class Adaptation:
     """
 
     size = 1
-    """How many tasks advance together."""
+    """The number of tasks that advance together."""
     mapped = False
     """Whether losses are evaluated by `torch.vmap` over a stack of tasks."""
 
@@ -179,7 +191,7 @@ class Adaptation:
         return self.evaluate_loss(TASK_LOSS, theta, buffers, k)
 
     def meta_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: StepIndex) -> Tensor:
-        """L_meta(θ; φ) on the meta-batch of step k. The statistics it moves are thrown away."""
+        """L_meta(θ; φ) on the meta-batch of step k. Its updates of batch-norm statistics are discarded."""
         return self.evaluate_loss(META_LOSS, theta, buffers, k)[0]
 
     def in_place_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: StepIndex) -> Tensor:
@@ -224,16 +236,16 @@ class Adaptation:
         return Transition(point, inner.loss.detach(), detached(inner.gradient), after)
 
     def check_finite(self, loss: Tensor, what: str, k: StepIndex) -> None:
-        """Stop at the first NaN, with the task and the step, before it reaches any parameter."""
+        """Raise at the first NaN, naming the task and the step, before it gets into any parameter."""
         if not math.isfinite(loss.item()):
             raise non_finite(self.task, what, loss.item(), k)
 
     def gather(self, trees: Sequence[Tensors]) -> Tensors:
-        """One nest of tensors for all tasks from one for each."""
+        """Combine one tree of tensors per task into one for all tasks."""
         return trees[0]
 
     def split(self, tree: Tensors) -> list[Tensors]:
-        """One nest of tensors for each task from one for all: the inverse of `gather`."""
+        """Split one tree of tensors for all tasks into one per task: the inverse of `gather`."""
         return [tree]
 
     def total(self, tree: Tensors) -> Tensors:
@@ -269,7 +281,7 @@ def scored(
         loss: Any = role.loss(task, forward, batch, *constants)
     except WarpgradError:
         raise
-    except Exception as error:  # whatever the user's code raises
+    except Exception as error:  # user code may raise anything
         raise WarpgradError(
             f"task '{task.name}' failed in {role.name} at step {k} on a batch of shapes {shapes(batch)}: "
             f"{error_line(error)}"
@@ -288,7 +300,7 @@ def draw_batch(task: Task, source: Source, k: int) -> Batch:
         return source.draw(task, k)
     except WarpgradError:
         raise
-    except Exception as error:  # whatever the user's code raises
+    except Exception as error:  # user code may raise anything
         raise WarpgradError(f"task '{task.name}' failed in {source.name}({k}): {error_line(error)}") from error
 
 
@@ -306,10 +318,10 @@ def non_finite(task: Task, what: str, value: float, k: StepIndex) -> NonFiniteEr
 
 
 def following(k: StepIndex, steps: int = 1) -> StepIndex:
-    """k + 1, or so many steps later."""
+    """k + 1, or k plus this many steps."""
     return k + steps if isinstance(k, int) else tuple(step + steps for step in k)
 
 
 def check_steps(steps: int) -> int:
-    """K, checked."""
+    """Check K, and return it."""
     return integer(steps, "steps", at_least=1)

@@ -23,7 +23,7 @@ from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.errors import WarpgradError, expect, integer, short_repr
 from warpgrad.keys import fold, isolated_rng
 from warpgrad.model.learner import Forward, Learner
-from warpgrad.rules.base import Rule
+from warpgrad.rules import Rule
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors, stack_trees
 

@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from warpgrad.adaptation.base import Adaptation, Point, Role, Source, StepIndex, draw_batch, non_finite, scored
 from warpgrad.model.learner import Learner
-from warpgrad.rules.base import Rule
+from warpgrad.rules import Rule
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors, stack_trees
 

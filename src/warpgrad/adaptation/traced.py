@@ -34,9 +34,9 @@ from warpgrad.adaptation.base import (
 )
 from warpgrad.adaptation.graphs import simplify
 from warpgrad.adaptation.stacked import BatchedAdaptation
+from warpgrad.model.forward_pass import changed, random_states
 from warpgrad.model.learner import Learner
-from warpgrad.model.surroundings import changed, random_states
-from warpgrad.rules.base import Rule
+from warpgrad.rules import Rule
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Groups, autocast_in_force, flattened, leaves, refilled, without_autocast
 

@@ -68,7 +68,7 @@ class ThetaGradient:
 
 @dataclass(frozen=True)
 class Segment:
-    """One step of a trajectory, with what the objective and the initialiser make of it.
+    """One step of a trajectory, with the results of the objective and the initialiser.
 
     Example:
         >>> segments = list(Trajectory(adaptation, steps=3))
@@ -102,7 +102,7 @@ class Segment:
 
 
 class Stepper(Protocol):
-    """What adapts: an `Adaptation`, or a baseline around one such as `warpgrad.baselines.OnlineEWC`."""
+    """Anything that takes adaptation steps: an `Adaptation`, or a baseline such as `warpgrad.baselines.OnlineEWC`."""
 
     def start(self) -> Point: ...
 
@@ -110,7 +110,7 @@ class Stepper(Protocol):
 
 
 class StartLearner(Protocol):
-    """What learns θ0 from a trajectory: an `Initialiser`."""
+    """Anything that learns θ0 from a trajectory, as an `Initialiser` does."""
 
     needs_next_loss: bool
 
@@ -176,7 +176,7 @@ class Trajectory(Iterator[Segment]):
         self.start = self._remembered(adaptation.start() if start is None else start)
         """θ_0."""
         self.point = self.start
-        """Where the last segment that was handed out ends: θ_0 at first, θ_K at the end."""
+        """The end of the last segment that was returned: θ_0 at first, θ_K at the end."""
         self._front = self.start
         self._taken = 0
         self._ahead: tuple[Transition, ObjectiveStep | None] | None = None
@@ -199,7 +199,7 @@ class Trajectory(Iterator[Segment]):
         yield self.point
         for segment in self:
             point = segment.after
-            del segment  # its gradients would keep the next step from their memory
+            del segment  # its gradients would hold memory that the next step needs
             yield point
 
     def _step(self) -> tuple[Transition, ObjectiveStep | None]:
@@ -219,9 +219,9 @@ class Trajectory(Iterator[Segment]):
         return replace(point, memory=self._objective.remember(self.adaptation, point))
 
     def _next_loss(self, transition: Transition, *, last: bool) -> Tensor:
-        """L_task(θ_{k+1}) where the initialiser asks for it: the next step computes it anyway, so that is taken first.
+        """L_task(θ_{k+1}) where the initialiser needs it: the next step computes it anyway, so it is taken first.
 
-        Beyond the last step it costs a forward pass. Where nobody asks for it, L_task(θ_k).
+        After the last step it costs a forward pass. An initialiser that does not need it gets L_task(θ_k).
         """
         initialiser, after = self._initialiser, transition.after
         assert isinstance(transition.point.k, int), "the tasks of a trajectory advance in step"

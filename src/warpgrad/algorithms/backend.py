@@ -1,11 +1,11 @@
 """Which backend evaluates a meta-batch: the loop, the stack, the traced stack, or the compiled one.
 
-Tasks are stacked only if they say that they may be, for models whose layers are known to gain from it, and after the
-stack's numbers were compared with the loop's once; otherwise the loop, with a line in the log that says why.
+Tasks are stacked only if their `stack_key` allows it, for models whose layers are known to gain from it, and after the
+stack's numbers were compared with the loop's once. Otherwise the loop is used, and a line in the log says why.
 
-Traced steps have the bits of the stack, so it cannot matter when a run begins to use them. Compiled ones differ from it
-in the last digits: they are used from a run's first meta-step to its last, or never. Which of the two a run has is
-decided when it begins, by its length, and is part of its state.
+Traced steps give the same bits as the stack, so it does not matter when a run starts to use them. Compiled steps differ
+in the last digits, so a run uses them from its first meta-step to its last, or never. That is decided by the length of
+the run when it starts, and is part of its state.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ that is long enough to pay for it, else `loop`."""
 BACKENDS: tuple[BackendName, ...] = ("auto", "loop", "batched", "traced", "compiled")
 
 Form = Literal["traced", "compiled"]
-"""What the steps of a stack are run as."""
+"""How the steps of a stack are run."""
 WORTH_COMPILING = 20_000
-"""Steps of a run for which `auto` compiles: to compile one takes as long as some thousands of them save."""
+"""Runs of at least this many steps are compiled by `auto`: compiling costs what some thousand steps save."""
 _NO_COMPILER = "there is no C++ compiler here: install g++, or name one in CXX"
 _planned: int | None = None
 
 
 @contextmanager
 def planned_for(steps: int) -> Iterator[None]:
-    """Inside the block runs choose their form as if they had so many steps, for measurements, which are short."""
+    """Inside the block, runs choose their form as if they had this many steps; for measurements, which are short."""
     global _planned
     before, _planned = _planned, steps
     try:
@@ -78,7 +78,7 @@ class Backend:
     ) -> list[Adaptation]:
         """Adaptations that together cover `tasks`.
 
-        Where nobody looks at the gradients of their steps, `gradients=False` lets compiled steps go without them.
+        Where the gradients of the steps are not read, `gradients=False` lets compiled steps leave them out.
         """
         if not self.stacks(method, tasks, keys):
             return [Adaptation(method.learner, method.rule, task, key) for task, key in zip(tasks, keys, strict=True)]
@@ -91,7 +91,7 @@ class Backend:
         return [make(method.learner, method.rule, tasks[chunk], keys[chunk]) for chunk in chunks]
 
     def plan(self, steps: int) -> None:
-        """Choose what a run of so many adaptation steps in all, which is about to begin, has its stacks run as."""
+        """Choose how the stacks of a run are run, before its first step; `steps` is its total of adaptation steps."""
         if self.name == "auto":
             long = (steps if _planned is None else _planned) >= WORTH_COMPILING
             self._form = "compiled" if long and compiler() is not None else "traced"
@@ -99,12 +99,12 @@ class Backend:
             self._begun, self._left = False, set()
 
     def state(self) -> dict[str, Any]:
-        """What a run has to go on with: the form of its steps, the settings that they were made for, and those of them
-        that could not be compiled."""
+        """The form of a run's steps, the settings that they were made for, and those that could not be compiled;
+        a run has to resume with all three."""
         return {"form": self._form, "settings": self._settings, "left": sorted(self._left)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with a run's form, unless another backend was asked for by name."""
+        """Resume with a run's form, unless another backend was requested by name."""
         if self.name == "auto":
             self._form, self._settings = state["form"], state["settings"]
             self._begun, self._left, self._graphs = True, set(state.get("left", ())), None
@@ -185,11 +185,11 @@ def _disadvantage(module: nn.Module, device: torch.device) -> str | None:
 
 T = TypeVar("T")
 Cast = Callable[[Any], Any]
-"""Tensors in the precision of a probe."""
+"""Converts the tensors of a tree to the precision of a comparison."""
 
 TOLERANCE, TOLERANCE_SINGLE = 1e-8, 1e-3
 FAILURES = (WarpgradError, RuntimeError, TypeError, ValueError)
-"""What a model may raise in a stack, or in a precision that it was not written for."""
+"""Errors that a model may raise in a stack, or in a precision that it was not written for."""
 
 
 def why_not_stackable(
@@ -200,7 +200,7 @@ def why_not_stackable(
         with _in_double(method):
             return _difference(method, [_doubled_task(task) for task in tasks], keys, _doubled)
     except FAILURES:
-        pass  # a model that computes with other tensors than its own and the batch's has a precision of its own
+        pass  # the model uses tensors besides its own and the batch's, so its precision cannot be changed from outside
     try:
         return _difference(method, tasks, keys, lambda tree: tree)
     except FAILURES as error:

@@ -1,4 +1,4 @@
-"""Algorithms decide when g_φ and g_θ0 become meta-updates. They know nothing of files, processes or screens."""
+"""Algorithms decide when g_φ and g_θ0 become meta-updates. They do not read or write files, nor print anything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 
 LOSS_NAMES = ("meta_loss", "meta_loss_start", "task_loss", "task_loss_first", "task_loss_last")
-"""What a trace can hold. A rank without a task must know it too."""
+"""The losses that a trace can hold; fixed, because a rank without any task has to send as many numbers."""
 
 
 class Trace:
@@ -28,12 +28,12 @@ class Trace:
         self._counts: dict[str, int] = {}
 
     def add(self, name: str, values: Tensor) -> None:
-        """Take the losses of some tasks; `name` is one of `LOSS_NAMES`."""
+        """Add the losses of some tasks; `name` is one of `LOSS_NAMES`."""
         self._sums[name] = self._sums.get(name, 0.0) + float(values.sum())
         self._counts[name] = self._counts.get(name, 0) + values.numel()
 
     def add_segment(self, segment: Segment) -> None:
-        """Take the losses of one step of a trajectory."""
+        """Add the losses of one step of a trajectory."""
         if segment.sample is not None:
             self.add("meta_loss", segment.sample.meta_loss)
         if segment.point.k == 0:
@@ -42,7 +42,7 @@ class Trace:
             self.add("task_loss_last", segment.loss)
 
     def all_reduce(self, ranks: Ranks) -> None:
-        """Make the sums those of all ranks."""
+        """Sum over all ranks."""
         if ranks.size == 1:
             return
         numbers = ranks.total(
@@ -65,7 +65,7 @@ class Algorithm(ABC):
     """
 
     learns_by_itself = False
-    """Whether it learns φ and θ0 by an objective of its own, without one that is given."""
+    """Whether the algorithm learns φ and θ0 by its own objective, so that none has to be given."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Algorithm(ABC):
     ) -> None:
         """
         Args:
-            steps: K, adaptation steps per task; a task's own `steps` goes before it.
+            steps: K, adaptation steps per task; a task that sets `steps` overrides it.
             tasks: Tasks per meta-step.
             reduction: Whether g_φ is the mean or the sum over the (task, step) samples of one update.
             backend: How tasks are evaluated: `loop` takes one at a time (the reference), `batched` stacks them,
@@ -105,33 +105,33 @@ class Algorithm(ABC):
         """Adapt to `tasks`, update the meta-parameters, return mean losses. `keys` has one entry per task.
 
         `ranks` are the processes that share the meta-step, of which this is one. Every rank is given all tasks, adapts
-        to those of `ranks.share(len(tasks))`, and adds up before it updates.
+        to those of `ranks.share(len(tasks))`, and sums gradients over ranks before it updates.
         """
 
     def plan(self, meta_steps: int) -> None:
-        """Told how many meta-steps a run has, before its first one."""
+        """Called before the first meta-step of a run, with the number of meta-steps that it has."""
         self.backend.plan(meta_steps * self.steps)
 
     def idleness(self, ranks: int) -> str | None:
-        """Why some of so many ranks will have nothing to do for a time, in words; None where all have."""
+        """A sentence that says why some of this many ranks would be idle; None where none is."""
         if self.tasks >= ranks:
             return None
         return f"a meta-step has {self.tasks} task(s) for {ranks} ranks: {ranks - self.tasks} of them will wait"
 
     def state(self) -> Tensors:
-        """What must survive from one meta-step to the next; nothing for most algorithms."""
+        """The state that is carried from one meta-step to the next; empty for most algorithms."""
         return {}
 
     def load_state(self, state: Tensors) -> None:
-        """Go on from a state that `state()` returned."""
+        """Resume from a state that `state()` returned."""
         del state
 
     def steps_of(self, task: Task) -> int:
-        """K_τ."""
+        """K_τ, the number of adaptation steps of this task."""
         return self.steps if task.steps is None else check_steps(task.steps)
 
     def check_points(self, method: Method) -> None:
-        """Refuse an objective that needs whole trajectories, for an algorithm that hands it single points."""
+        """Raise where the objective needs whole trajectories and the algorithm gives it single points."""
         require(
             method.objective is None or not method.objective.needs_trajectory,
             f"{type(method.objective).__name__} looks back along trajectories, which only Algorithm 1 keeps: use "
@@ -139,5 +139,5 @@ class Algorithm(ABC):
         )
 
     def scale(self, samples: int) -> float:
-        """What g_φ, a sum over samples, is multiplied by."""
+        """The factor by which g_φ, a sum over samples, is multiplied."""
         return 1.0 / max(samples, 1) if self.reduction == "mean" else 1.0

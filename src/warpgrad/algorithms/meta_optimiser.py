@@ -17,7 +17,7 @@ from warpgrad.errors import NonFiniteError, WarpgradError, expect, function, rea
 from warpgrad.tensors import Tensors
 
 OptimiserFactory = Callable[[Iterable[Tensor]], Optimizer]
-"""E.g. `partial(torch.optim.Adam, lr=1e-3)`."""
+"""Makes an optimiser of parameters, e.g. `partial(torch.optim.Adam, lr=1e-3)`."""
 
 ScheduleFactory = Callable[[Optimizer], LRScheduler]
 """E.g. `partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=1000)`; stepped once per meta-step."""
@@ -89,7 +89,7 @@ class MetaOptimiser:
         optimiser.zero_grad(set_to_none=True)
 
     def numbers(self) -> dict[str, float]:
-        """For the record of a meta-step: each group's step size, and the mean norm of its gradients before clipping."""
+        """Each group's step size, and the mean norm of its gradients before clipping, for the record of a meta-step."""
         found: dict[str, float] = {}
         for group, norms in self._norms.items():
             found[f"lr/{group}"] = float(self.optimisers[group].param_groups[0]["lr"])
@@ -100,7 +100,7 @@ class MetaOptimiser:
     def end_meta_step(self, record: Mapping[str, float] | None = None) -> None:
         """Step the schedules; one that waits for a plateau is given the meta-loss of the record, or its task loss."""
         with warnings.catch_warnings():
-            # A group that is not learned, or not in this meta-step, has a schedule that runs ahead of its optimiser.
+            # The optimiser of a group that was not updated in this meta-step is behind its schedule, which is intended.
             warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step\\(\\)` before", UserWarning)
             for schedule in self.schedules:
                 if isinstance(schedule, ReduceLROnPlateau):
@@ -129,7 +129,7 @@ _EXAMPLES = {
 
 
 def _made(factory: Callable[[Any], K], given: Any, argument: str, kind: type[K]) -> K:
-    """What a factory of the user's makes of parameters or of an optimiser."""
+    """Call a user's factory on parameters or on an optimiser."""
     example = _EXAMPLES[argument]
     try:
         made = function(factory, argument, example)(given)

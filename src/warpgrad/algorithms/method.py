@@ -1,20 +1,22 @@
-"""A method is a choice of parts: learner, rule, objective, initialiser, and λ."""
+"""A method is a choice of parts: learner, rule, objective, initialiser and λ. What it has learned are its weights."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
 
 from warpgrad.adaptation.base import Adaptation
 from warpgrad.adaptation.trajectory import ObjectiveStep, ThetaGradient, Trajectory
 from warpgrad.algorithms.ranks import Ranks, all_reduce
-from warpgrad.errors import WarpgradError, expect, real
-from warpgrad.initialisers.base import Initialiser
-from warpgrad.initialisers.points import Fixed
+from warpgrad.errors import NonFiniteError, WarpgradError, expect, real, require, understood
+from warpgrad.initialisers import Fixed, Initialiser
 from warpgrad.model.learner import Learner
-from warpgrad.objectives.base import Objective, StartSample
-from warpgrad.objectives.unrolled import UnrolledStep
-from warpgrad.rules.base import Rule
+from warpgrad.objectives import Objective, StartSample, UnrolledStep
+from warpgrad.rules import Rule
 from warpgrad.tensors import Accumulator, Tensors
 
 ParameterGroup = Literal["phi", "rule", "theta0", "prior"]
@@ -22,10 +24,12 @@ ParameterGroup = Literal["phi", "rule", "theta0", "prior"]
 GROUPS: tuple[ParameterGroup, ...] = ("phi", "rule", "theta0", "prior")
 
 Reduction = Literal["mean", "sum"]
+Weights = dict[str, Tensors]
+"""What a method has learned, by the part that holds it: the module, the rule, the prior."""
 
 
 class MetaUpdate(Protocol):
-    """Applies a gradient to a group of meta-parameters; a meta-optimiser, whatever else it does."""
+    """Applies a gradient to a group of meta-parameters, as a `MetaOptimiser` does."""
 
     def __call__(self, group: ParameterGroup, gradient: Tensors) -> None: ...
 
@@ -34,7 +38,7 @@ class MetaUpdate(Protocol):
 class Method:
     """J(φ, θ0) = L(φ) + λ C(θ0), Eq. 13, with the rule that adapts.
 
-    It is built once and handed to `meta_train`; `warpgrad.algorithms.recipes` names some that the paper does.
+    It is built once and passed to `meta_train`. `warpgrad.algorithms.recipes` has the methods that the paper names.
 
     Example:
         >>> method = wg.Method(learner, wg.SGD(0.1), wg.Exact(), wg.Leap(), weight=0.5)
@@ -92,8 +96,62 @@ class Method:
         }[group]
 
     def trajectory(self, adaptation: Adaptation, steps: int) -> Trajectory:
-        """K adaptation steps, each with what L and C make of it."""
+        """K adaptation steps, each with its contributions to L and C."""
         return Trajectory(adaptation, steps, objective=self.objective, initialiser=self.initialiser)
+
+
+def weights(method: Method) -> Weights:
+    """Everything that is meta-learned: the module (θ0, φ, buffers), the rule's parameters and the prior's."""
+    module = method.learner.module
+    return {
+        "module": {**dict(module.named_parameters()), **dict(module.named_buffers())},
+        "rule": dict(method.rule.meta),
+        "prior": dict(method.initialiser.meta),
+    }
+
+
+def load_weights(method: Method, state: Mapping[str, Any], source: Path | None = None) -> None:
+    """Copy stored weights into a method; names, shapes and kinds of numbers must match."""
+    targets = weights(method)
+    with understood(source):
+        _check_weights(targets, state, f"checkpoint {source}" if source is not None else "the checkpoint")
+        with torch.no_grad():
+            for group, own in targets.items():
+                for name, value in own.items():
+                    value.copy_(state[group][name])
+
+
+def _check_weights(targets: Weights, state: Mapping[str, Any], where: str) -> None:
+    for group, own in targets.items():
+        given = state.get(group) or {}
+        for name in sorted(set(own) ^ set(given)):
+            side = "has no" if name in own else "has an unknown"
+            raise WarpgradError(f"{where} {side} {group} entry '{name}': it belongs to another model or method.")
+        for name, value in own.items():
+            require(
+                value.shape == given[name].shape,
+                f"{where} has {group} entry '{name}' of shape {tuple(given[name].shape)}, the model "
+                f"{tuple(value.shape)}: it belongs to another model.",
+            )
+            # Weights may be loaded in another precision, but never as another kind of number.
+            require(
+                torch.can_cast(given[name].dtype, value.dtype)
+                and given[name].is_floating_point() == value.is_floating_point(),
+                f"{where} has {group} entry '{name}' in {given[name].dtype}, the model in {value.dtype}: it belongs to "
+                "another model.",
+            )
+            if not _is_sound(given[name], parameter=isinstance(value, torch.nn.Parameter) or group != "module"):
+                raise NonFiniteError(
+                    f"{where} has {group} entry '{name}' with NaN or infinite values: training had "
+                    "diverged; take smaller steps and start over with --fresh."
+                )
+
+
+def _is_sound(value: torch.Tensor, *, parameter: bool) -> bool:
+    """Whether stored values can be used: no NaN and, in a parameter, nothing infinite. A mask in a buffer may be."""
+    if not (value.is_floating_point() or value.is_complex()):
+        return True
+    return bool((value.isfinite() if parameter else ~value.isnan()).all())
 
 
 class MetaGradient:
@@ -120,11 +178,11 @@ class MetaGradient:
             self._sums["prior"].add(adaptation.total(gradient.prior), adaptation.size)
 
     def all_reduce(self, ranks: Ranks, method: Method, *groups: ParameterGroup) -> None:
-        """Make the sums of these groups those of all ranks; once, before they are applied."""
+        """Sum these groups over all ranks; called once, before they are applied."""
         all_reduce(ranks, [(self._sums[group], method.parameters(group)) for group in groups])
 
     def apply(self, update: MetaUpdate, *groups: ParameterGroup, scale: float) -> None:
-        """Hand the sums, times `scale`, to the meta-optimiser and start over."""
+        """Pass the sums, times `scale`, to the meta-optimiser, and reset them."""
         for group in groups:
             accumulator = self._sums[group]
             if accumulator.total:

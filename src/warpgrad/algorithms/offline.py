@@ -55,12 +55,12 @@ class Offline(Algorithm):
     ) -> None:
         """
         Args:
-            samples: η, points per update of φ; None for all of them.
-            share: Which part of the points is replayed in each meta-step, drawn at random; 1 is the paper's algorithm.
-            interleave: Update θ0 along with φ, on the segments of the same η points, as the paper's box has it;
+            samples: η, the number of points per update of φ; None for all of them.
+            share: The share of the points that is replayed in each meta-step, drawn at random; the paper replays all.
+            interleave: Update θ0 along with φ, on the segments of the same η points, as in the paper's listing;
                 otherwise once per meta-step with the mean over tasks.
             include_last: Add θ_K to the points θ_0 … θ_{K−1}.
-            budget: Bytes the replay buffer may take, and where.
+            budget: How many bytes the replay buffer may use, and where.
         """
         super().__init__(steps=steps, tasks=tasks, reduction=reduction, backend=backend, chunk=chunk)
         if samples is not None:
@@ -118,7 +118,7 @@ class Offline(Algorithm):
         return "with η = 1 the updates of φ follow one another: ranks share the adaptation phase, then take turns"
 
     def _points(self, method: Method, task: Task) -> int:
-        """How many points of a task's trajectory are stored."""
+        """The number of points that a task's trajectory has."""
         if method.objective is None:
             return self.steps_of(task) if self.interleave and method.initialiser.learns else 0
         return self.steps_of(task) + self.include_last
@@ -152,7 +152,7 @@ class Offline(Algorithm):
                 meta.add_start(segment.theta0, adaptation)
                 if method.objective is not None:
                     _store(buffer, shares, first, adaptation, segment.point, None)
-            del segment  # gradients that outlived their step would keep the next one from their memory
+            del segment  # its gradients would hold memory that the next step needs
         if self.include_last and method.objective is not None:
             _store(buffer, shares, first, adaptation, trajectory.point, None)
 
@@ -184,7 +184,7 @@ class Offline(Algorithm):
 
 
 def _no_contribution(method: Method, trajectory: Trajectory) -> ThetaGradient:
-    """Zero in the shape of a contribution to g_θ0: entries of a replay buffer are alike."""
+    """Zeros in the shape of a contribution to g_θ0, because all entries of a replay buffer have one layout."""
     learned = select(trajectory.start.theta, method.learner.learned)
     zeros = {name: torch.zeros_like(value) for name, value in learned.items()}
     return method.initialiser.pull_back(zeros, trajectory.noise)
@@ -206,7 +206,7 @@ def _store(
             shares.collected((task, point.k), len(buffer))
             buffer.append(task, own, increment)
         else:
-            buffer.lay_out(own, increment)  # this rank may receive points though it stores none of its own
+            buffer.lay_out(own, increment)  # this rank may receive points even if it stores none itself
 
 
 def _packed(segment: ThetaGradient | None) -> Tensors:

@@ -58,7 +58,7 @@ class Online(Algorithm):
                 meta.add_sample(segment.sample, adaptation.size)
                 meta.add_start(segment.theta0, adaptation)
                 trace.add_segment(segment)
-                del segment  # gradients that outlived their step would keep the next one from their memory
+                del segment  # its gradients would hold memory that the next step needs
             if self.include_last and method.objective is not None:
                 meta.add_sample(adaptation.compute(method.objective, trajectory.point), adaptation.size)
         meta.all_reduce(ranks, method, *GROUPS)

@@ -1,8 +1,8 @@
 """Ranks: the processes that share a meta-step.
 
-Algorithms ask two things of them: which part of some work is mine, and what do our sums add up to. How the answers
-travel is the business of `warpgrad.training.distributed`. This class is one process by itself: all work is its own,
-and every sum is already complete.
+Algorithms ask for two things: which part of some work belongs to this process, and sums over all processes. The class
+here is a single process, which does all the work and whose sums are complete. `warpgrad.training.distributed` has the
+class for several processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is rank 0, which writes files, validates and speaks for all."""
+        """Whether this is rank 0, which writes files, validates and logs."""
         return self.index == 0
 
     def share(self, count: int, rank: int | None = None) -> slice:
@@ -46,25 +46,25 @@ class Ranks:
         return list(numbers)
 
     def all_reduce(self, flat: Tensor) -> None:
-        """Make a contiguous tensor the sum of those of all ranks."""
+        """Sum a contiguous tensor over all ranks, in place."""
 
     def exchange(self, parcels: Iterable[tuple[int, int, Tensor]]) -> None:
         """(sender, receiver, bytes): the sender's bytes are written into the receiver's tensor.
 
         A rank names the parcels that it sends or receives, in an order that is common to all ranks.
         """
-        assert not list(parcels), "one process has nobody to exchange anything with"
+        assert not list(parcels), "a single process has nothing to exchange"
 
     def share_errors(self) -> AbstractContextManager[None]:
-        """An error that a user can mend, raised inside the block by any rank, is raised by all."""
+        """A `WarpgradError` that any rank raises inside the block is raised by all ranks."""
         return nullcontext()
 
     def from_first(self, work: Callable[[], T]) -> T:
-        """What `work` returns on rank 0, which alone does it; a JSON value."""
+        """Run `work` on rank 0 alone, and return its result, a JSON value, on all ranks."""
         return work()
 
     def broadcast(self, data: bytes) -> bytes:
-        """Rank 0's bytes."""
+        """Send rank 0's bytes to all ranks."""
         return data
 
 
@@ -72,7 +72,7 @@ ALONE = Ranks()
 
 
 def all_reduce(ranks: Ranks, sums: Sequence[tuple[Accumulator, Mapping[str, Tensor]]]) -> None:
-    """Make each rank's sums the sums of all: one exchange of counts, then one flat tensor.
+    """Sum accumulators over all ranks: one exchange of counts, then one of a flat tensor.
 
     Every sum comes with the parameters it is a gradient for, because a rank without a share of the work has no
     gradient to tell the shapes from. Sums that no rank has added to stay empty.

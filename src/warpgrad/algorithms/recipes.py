@@ -12,11 +12,10 @@
 from __future__ import annotations
 
 from warpgrad.algorithms.method import Method
-from warpgrad.initialisers.points import MAML, Leap, MultiTask
+from warpgrad.initialisers import MAML, Leap, MultiTask
 from warpgrad.model.learner import Learner
-from warpgrad.objectives.base import Objective
-from warpgrad.objectives.warp import Exact, InPlace
-from warpgrad.rules.base import Rule
+from warpgrad.objectives import Exact, InPlace, Objective
+from warpgrad.rules import Rule
 
 
 def warp_maml(learner: Learner, rule: Rule) -> Method:

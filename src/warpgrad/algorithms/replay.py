@@ -2,7 +2,7 @@
 
 Every entry is one row of bytes in one array, allocated once. The array lies in memory while it fits the
 memory budget, else in a memory-mapped scratch file that the operating system pages in and out. Tensors keep their
-memory format: a channels-last θ that came back contiguous would be laid out anew at every use.
+memory format: a channels-last θ that came back contiguous would be converted again at every use.
 The buffer is scratch: it is rebuilt from keys after a resume and never part of a checkpoint.
 """
 

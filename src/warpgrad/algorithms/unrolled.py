@@ -9,8 +9,8 @@ from warpgrad.algorithms.base import Algorithm, Trace
 from warpgrad.algorithms.method import MetaGradient, MetaUpdate, Method
 from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.errors import require
-from warpgrad.initialisers.points import Fixed
-from warpgrad.objectives.unrolled import UnrolledObjective
+from warpgrad.initialisers import Fixed
+from warpgrad.objectives import UnrolledObjective
 from warpgrad.tasks.base import Task
 
 

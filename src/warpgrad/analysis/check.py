@@ -1,4 +1,4 @@
-"""Is the meta-gradient right for this model, this task, this rule? One look before a long run.
+"""Check that the meta-gradient is right for a model, a task and a rule, before a long run.
 
     print(wg.check(learner, task, rule, wg.Exact()))
 
@@ -24,12 +24,10 @@ from warpgrad.adaptation.adapt import check_parts
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.errors import WarpgradError, expect
 from warpgrad.keys import fold, generator, isolated_rng
+from warpgrad.model.forward_pass import copyable
 from warpgrad.model.learner import Forward, Learner
-from warpgrad.model.surroundings import copyable
-from warpgrad.objectives.base import Objective
-from warpgrad.objectives.unrolled import UnrolledObjective
-from warpgrad.objectives.warp import InPlace
-from warpgrad.rules.base import Rule
+from warpgrad.objectives import InPlace, Objective, UnrolledObjective
+from warpgrad.rules import Rule
 from warpgrad.tasks.base import Batch, Task, check_repeats
 from warpgrad.tensors import Tensors, select
 
@@ -43,7 +41,7 @@ class GradientComparison:
     """One gradient along one direction."""
 
     of: str
-    """What was differentiated, and for what."""
+    """Which loss was differentiated, and with respect to what."""
     gradient: float
     differences: float
     error: float

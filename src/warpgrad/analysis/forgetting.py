@@ -35,7 +35,7 @@ from warpgrad.tensors import Tensors, stack_trees
 
 SCORES = ("new", "old", "final", "forgetting", "transfer")
 _CHUNK = 25
-"""Tasks that are adapted to at once."""
+"""The number of tasks that are adapted to at once."""
 
 
 Around = Callable[[BatchedAdaptation], Stepper]
@@ -46,9 +46,9 @@ class Curves:
     """Scores of all sub-tasks along adaptation."""
 
     steps: list[int]
-    """After how many steps they were read."""
+    """The numbers of steps after which the scores were measured."""
     ends: list[int]
-    """After how many steps each sub-task ends."""
+    """The numbers of steps after which each sub-task ends."""
     scores: dict[str, Tensor]
     """Measure -> [tasks, steps, sub-tasks], sub-tasks in the order of learning, float64."""
 
@@ -74,9 +74,9 @@ def learning_curves(
 
     Args:
         learner: θ0 and φ.
-        rule: How θ is adapted.
+        rule: The update rule of adaptation.
         tasks: Tasks with as many sub-tasks and steps each, and test examples of one shape.
-        every: Steps between scores; none but at the ends of sub-tasks if None.
+        every: Steps between scores; only at the ends of sub-tasks if None.
         around: Makes a stepper of the adaptation, for a baseline that changes its steps.
     """
     require(tasks, "learning_curves(...) needs at least one task.")

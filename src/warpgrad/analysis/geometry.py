@@ -236,7 +236,7 @@ def invert(
     Newton, of at most `steps`, stalls where Ω folds (DΩ singular) between start and solution. Those rows follow the
     zeros of s(Ω(θ) − γ) + (1 − s)(θ − start) from s = 0 to 1, around turning points, for at most `path_steps`
     (0: not at all). For Ω(θ) = θ + g(θ) with bounded g, such as a residual tanh network, that path leads to a
-    solution but for exceptional starts; give such an Ω the target as the start. A row is converged where
+    solution except for exceptional starts; give such an Ω the target as the start. A row is converged where
     ‖Ω(θ) − γ‖ ≤ tolerance·ε·(1 + ‖γ‖), with ε that of the dtype.
 
     Warning: where Ω folds there are several solutions, of which this is one; and an Ω that is not onto has

@@ -14,7 +14,7 @@ from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.errors import WarpgradError, require
 from warpgrad.keys import isolated_rng
 from warpgrad.model.learner import Learner
-from warpgrad.rules.base import Rule
+from warpgrad.rules import Rule
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import Tensors
 
@@ -88,7 +88,7 @@ def warp_jacobians_along(
     require(every >= 1, f"every={every}: look at the warp after at least 1 step.")
     trajectory = Trajectory(Adaptation(learner, rule, task, key), steps)
     for k in range(steps):
-        # Entered anew for every step, so that the caller's random state is its own between them.
+        # Entered again for every step, so that the caller's random state is untouched between steps.
         with isolated_rng(learner.device), _recorded(learner, () if k % every else layers) as found:
             next(trajectory)
         if k % every == 0:

@@ -1,4 +1,4 @@
-"""What the paper compares with, beside the rules and initialisers: methods that need more than those parts."""
+"""Baselines of the paper that need more than a rule and an initialiser: KFAC, online EWC, multi-headed finetuning."""
 
 from warpgrad.baselines.ewc import OnlineEWC
 from warpgrad.baselines.finetuning import HeadedTask, JointTraining, MultiHeaded

@@ -1,6 +1,6 @@
-"""Multi-headed finetuning: one body for all tasks, a head of its own for each, trained jointly; no meta-learning.
+"""Multi-headed finetuning: one body for all tasks and one head per task, trained jointly, without meta-learning.
 
-On a new task the body begins where joint training left it, and the head is drawn afresh.
+On a new task the body starts from joint training, and the head is drawn afresh.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class JointTraining(Algorithm):
 def _step(total: Accumulator, heads: Counter[int]) -> Tensors:
     """The gradient of a step on some tasks, which `heads` counts: the mean over the tasks that a parameter serves.
 
-    Heads of other tasks are left out, for no optimiser with a memory may move them.
+    Heads of other tasks are left out, so that an optimiser with momentum does not move them.
     """
     found: Tensors = {}
     for name, value in total.total.items():

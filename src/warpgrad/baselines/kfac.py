@@ -4,7 +4,7 @@ Grosse and Martens 2016).
 For a layer with inputs a (1 appended for the bias) and gradients g of −log p for its outputs, the layer's block
 of the Fisher matrix is taken as A ⊗ G with A = E[a aᵀ] and G = E[g gᵀ]; its step is G⁻¹ ∇ A⁻¹.
 
-It needs activations and gradients inside the network, so it is no pure rule: it is an adaptation of its own that
+It needs activations and gradients inside the network, so it cannot be a pure rule: it is a kind of adaptation that
 steps along preconditioned gradients.
 """
 
@@ -39,7 +39,7 @@ class KFAC:
     """
 
     lr: float
-    """α, for every parameter."""
+    """α, the step size of every parameter."""
     likelihood: Likelihood = "categorical"
     """p: a softmax over the outputs, or a Gaussian of variance 1 around them."""
     fisher: Fisher = "sampled"
@@ -50,11 +50,11 @@ class KFAC:
     decay: float = 0.95
     """How much of the factors is kept at each new estimate; the first ones count as a plain mean."""
     estimate_every: int = 1
-    """Steps between estimates of the factors."""
+    """The number of steps between estimates of the factors."""
     invert_every: int = 5
-    """Steps between inversions."""
+    """The number of steps between inversions of the factors."""
     clip: float | None = 0.1
-    """Largest α² ∇ᵀF⁻¹∇, about twice the KL divergence of a step; longer steps are shortened. None never does."""
+    """Largest α² ∇ᵀF⁻¹∇, about twice the KL divergence of a step; longer steps are shortened. None for no bound."""
 
     def __post_init__(self) -> None:
         require(
@@ -188,7 +188,7 @@ def factored_layers(learner: Learner) -> dict[str, Layer]:
 
 @contextmanager
 def watched(learner: Learner, layers: Mapping[str, Layer]) -> Iterator[Seen]:
-    """Keep what goes in and out of the model and of every layer, in the calls inside the block."""
+    """Record the inputs and outputs of the model and of every layer in the calls inside the block."""
     seen = Seen([], {}, {}, [])
 
     def watch(name: str) -> Any:

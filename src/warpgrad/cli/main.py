@@ -74,7 +74,7 @@ def parse(words: Sequence[str]) -> partial[None]:
             )
             return parsed
     except SystemExit as stop:
-        if stop.code in (0, None):
+        if stop.code in (0, None) or (isinstance(stop.code, int) and stop.code > 128):  # done, or a signal
             raise
         raise WarpgradError(_sentence(complaints.getvalue(), words)) from None
 

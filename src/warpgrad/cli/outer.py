@@ -1,6 +1,6 @@
 """What surrounds every command: whatever happens becomes one sentence and an exit code, and signals are heard in order.
 
-Exit codes: 0 done; 2 what you can mend and 3 a run that diverged; 130, 143 and 129 stopped by Ctrl-C, SIGTERM and a
+Exit codes: 0 done; 2 what you can fix and 3 a run that diverged; 130, 143 and 129 stopped by Ctrl-C, SIGTERM and a
 closed terminal, work saved.
 """
 
@@ -10,7 +10,9 @@ import contextlib
 import ctypes
 import io
 import os
+import re
 import signal
+import socket
 import stat
 import sys
 import threading
@@ -26,6 +28,8 @@ from warpgrad.io import HANG_UP, LIFELINE, SIGNALS
 from warpgrad.lazy import naming_extras
 
 STOPPED = "stopped; run the same command to go on."
+_NO_MEMORY = ("not enough memory", "out of memory", "failed to map segment", "Cannot allocate memory")
+"""How torch, and the loader of shared libraries, say that there is none."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _NEVER = -1, -3, 2**31 - 1
 """Of glibc's mallopt."""
 
@@ -65,14 +69,14 @@ def _said(error: BaseException) -> int:
         _say(STOPPED)
         return 128 + number
     if isinstance(error, BrokenPipeError) and error.filename is None:
-        return 128 + signal.SIGPIPE  # nobody reads on
-    if isinstance(error, MemoryError) or "not enough memory" in detail or "out of memory" in detail:
+        return 128 + signal.SIGPIPE  # the reader has closed the pipe
+    if isinstance(error, MemoryError) or any(words in detail for words in _NO_MEMORY):
         _say("there is not enough memory for this; choose smaller sizes, or free some, and repeat the command.")
     elif isinstance(error, RecursionError):
         _say("something given is nested too deeply to be read; see --debug for where.")
     elif isinstance(error, OSError):
         place = f" ({error.filename})" if error.filename is not None else ""
-        _say(f"the system refused: {error.strerror or detail}{place}; mend that and repeat the command.")
+        _say(f"the system refused: {error.strerror or detail}{place}; fix that and repeat the command.")
     else:
         _say(
             f"this should not have happened ({type(error).__name__}: {detail}); what was saved is whole. Repeat the "
@@ -88,8 +92,10 @@ def tell(line: str, stream: TextIO | None = None) -> None:
 
 def _say(sentence: str) -> None:
     """To the terminal, if it is still there."""
+    # An address of a database may stand where it should not; its password is nobody's to read.
+    shown = re.sub(r"(\w:/{1,2}[^/\s:@]*):[^/\s@]+@", r"\1:…@", printable(sentence))
     with contextlib.suppress(OSError, ValueError):
-        print(f"warpgrad: {printable(sentence)}", file=sys.stderr, flush=True)
+        print(f"warpgrad: {shown}", file=sys.stderr, flush=True)
 
 
 def open_streams() -> None:
@@ -154,6 +160,18 @@ def _is_pipe(descriptor: int) -> bool:
         return False
 
 
+def _store_is_gone() -> bool:
+    """Whether torchrun, which keeps the store that its processes meet in, has ended: nobody answers there."""
+    try:
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), timeout=10).close()
+    except ConnectionRefusedError:
+        return True
+    except (OSError, ValueError, KeyError):
+        pass
+    return False
+
+
 def follow_parent() -> None:
     """End, saved, when the process that started this one as its worker has ended, however that came about."""
     descriptor = os.environ.pop(LIFELINE, "")
@@ -166,9 +184,11 @@ def follow_parent() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     elif "TORCHELASTIC_RUN_ID" in os.environ:
+        gone = _store_is_gone()
 
         def wait() -> None:
-            while os.getppid() == alone:
+            # Who lost the launcher before coming here has had another parent all along; but its store is gone.
+            while os.getppid() == alone and not gone:
                 time.sleep(1)
             os.kill(os.getpid(), signal.SIGTERM)
 

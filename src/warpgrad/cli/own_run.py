@@ -51,7 +51,7 @@ def evaluate_own_command(
     if steps is None:
         raise WarpgradError(f"{run} does not say how many steps its algorithm takes; give --steps K.")
     from warpgrad.adaptation.adapt import mean_scores, score
-    from warpgrad.training.run_directory import checkpointed_steps, reserved
+    from warpgrad.training.run_directory import OWNER, checkpointed_steps, identity, reserved
     from warpgrad.training.saving import load_run
 
     with reserved(run):
@@ -68,6 +68,7 @@ def evaluate_own_command(
             "steps": steps,
             "program": program,
             "after_meta_steps": checkpointed_steps(run),
+            OWNER: identity(config),
             "seconds": time.monotonic() - began,
             "processor_seconds": time.process_time() - worked,
         }

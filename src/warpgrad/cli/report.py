@@ -12,11 +12,14 @@ from tyro.conf import Positional, arg
 from warpgrad.cli.run import of_experiment, print_rows, run_config
 from warpgrad.errors import printable, require
 from warpgrad.experiments import Group, find_experiment, find_table
-from warpgrad.io import read_object
+from warpgrad.io import read_object, settings_of
 from warpgrad.statistics.formatting import count
 
 if TYPE_CHECKING:
     from warpgrad.report import Page
+
+SHIPPED = "synthetic-long"
+"""The entry of the zoo that the demonstration carries on."""
 
 
 def report_command(
@@ -45,9 +48,10 @@ def report_command(
 
 
 def _page(runs: tuple[Path, ...]) -> Page:
-    from warpgrad.training.run_directory import check_metrics
+    from warpgrad.training.run_directory import check_metrics, check_owner
 
     for path in runs:
+        check_owner(path)
         check_metrics(path)
     # Runs of a user's own program are of no experiment, and have the page that takes any.
     names = {run_config(path)[0].name if of_experiment(path) else None for path in runs}
@@ -60,14 +64,14 @@ def _page(runs: tuple[Path, ...]) -> Page:
 
 
 def _watch(runs: tuple[Path, ...], out: Path, every: float) -> None:
-    """Write the page anew as often as the runs have changed: their curves while they go on, and at the end the page
+    """Write the page again whenever the runs have changed: their curves while they run, and at the end the page
     that they have without watching."""
     from warpgrad.io import is_locked
     from warpgrad.report import read_run, run_page
 
     seen: object = None
     while True:
-        # A run that is being taken up again has the summary of its shorter self.
+        # A run that is being resumed still has the summary of when it was shorter.
         going = [path for path in runs if not (path / "summary.json").exists() or is_locked(path / ".lock")]
         now = [
             (file.stat().st_mtime_ns, file.stat().st_size) if (file := path / name).exists() else None
@@ -161,18 +165,18 @@ def demo_command(*, workers: int = 2, out: Path = Path("runs/demo")) -> None:
         out: Where the runs and the page go.
     """
     from warpgrad.experiments.reproduction import cells
-    from warpgrad.experiments.synthetic.shipped import lay_out
     from warpgrad.report import Page
+    from warpgrad.zoo import lay_out
 
     surfaces = find_table("synthetic-demo")
     carried_on, _ = cells(find_experiment("synthetic"), surfaces, out, surfaces.preset, None)
-    lay_out(carried_on.directory)
+    lay_out(SHIPPED, carried_on.directory)
     _, descents = _reproduced(surfaces.name, None, None, workers, out)
     _, alphabets = _reproduced("omniglot-demo", None, 1, workers, out)
     page = Page(
         "WarpGrad in three minutes",
         "Adaptation to new drawn alphabets beside Leap and SGD, and what a meta-trained warp does to loss surfaces. "
-        "All was meta-trained just now, but for one warp of the surfaces, which was carried on from weights that come "
+        "All was meta-trained just now, except for one warp of the surfaces, which continued from weights that come "
         "with the package.",
     )
     of_alphabets = ("Accuracy on held-out alphabets", "Learning curves")
@@ -187,7 +191,8 @@ def _groups(paths: tuple[Path, ...]) -> list[Group]:
 
     found: dict[str, list[Path]] = {}
     for path in paths:
-        config = {name: value for name, value in read_object(path / "config.json").items() if name != "seed"}
+        config = settings_of(read_object(path / "config.json"))
+        del config["seed"]
         found.setdefault(json.dumps(config, sort_keys=True), []).append(path)
     groups = []
     for members in found.values():

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from warpgrad.errors import WarpgradError, printable, require
-from warpgrad.experiments import DECLARATIONS, Config, Declaration, Execution, find_declaration, find_experiment
+from warpgrad.errors import printable, require
+from warpgrad.experiments import DECLARATIONS, Config, Declaration, Execution, find_experiment, stored_config
 from warpgrad.experiments.settings_file import read_settings
 from warpgrad.io import read_object, write_json
 
@@ -121,6 +121,7 @@ def evaluate_command(
     _set_threads(threads)
     experiment = find_experiment(declared.name)
     changed = experiment.check(settings)
+    runner.check_same_read(run, changed)
     if changed == run_config(run)[1] and threads == own and out is None:
         with reserved(run):
             result = runner.evaluate_run(experiment, changed, run)
@@ -157,18 +158,7 @@ def run_config(directory: Path) -> tuple[Declaration[Any], Any]:
         f"{directory} is a run of no experiment: a program of your own made it with meta_train(run=...), and only "
         f"there its model and tasks are known; load it there with wg.load_run({str(directory)!r}, learner).",
     )
-    experiment = find_declaration(kept["experiment"])
-    preset = next(iter(experiment.presets.values()))
-    known = {item.name for item in dataclasses.fields(preset)}
-    given = {name: value for name, value in kept.items() if name not in ("experiment", "format", "threads")}
-    unknown = sorted(set(given) ^ known)
-    if unknown:
-        raise WarpgradError(
-            f"{directory / 'config.json'} does not fit this version of {experiment.name} (setting '{unknown[0]}'); "
-            "use the version that wrote it, or run it again with --fresh."
-        )
-    frozen = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    return experiment, dataclasses.replace(preset, **frozen)
+    return stored_config(kept, directory / "config.json")
 
 
 def _set_threads(threads: int) -> None:

@@ -71,7 +71,7 @@ def sweep_command(
         workers: The number of processes, of one thread each.
         study: The sweep's name. Without it, one made of the settings.
         storage: The address of a database that several machines reach. Without it, a SQLite file of its own.
-        take_over: Also take up running trials of other machines. Only when those have stopped for good.
+        take_over: Also resume running trials of other machines. Only when those have stopped permanently.
         out: Where sweeps go. Without it, runs/EXPERIMENT/sweeps.
     """
     for name, number in {"trials": trials, "workers": workers, "prune_after": prune_after}.items():

@@ -72,7 +72,7 @@ def _file(path: Path) -> Iterator[str]:
 
 def run_parts(path: Path) -> Iterator[str]:
     """What of a run was compared, file by file."""
-    from warpgrad.training.run_directory import check_metrics, loaded, saved_checkpoints
+    from warpgrad.training.run_directory import check_metrics, check_owner, loaded, saved_checkpoints
 
     if not (path / "config.json").is_file():
         raise WarpgradError(
@@ -82,6 +82,7 @@ def run_parts(path: Path) -> Iterator[str]:
     for name in ("config.json", "summary.json", "evaluation.json"):
         if (path / name).exists():
             yield name if check_every_byte(path / name) else f"{name} has no checksum"
+    check_owner(path)
     saved = saved_checkpoints(path)
     for file in saved:
         loaded(file)

@@ -1,7 +1,7 @@
 """Data sets: one format on disk (`store`), the public archives it is made from, and what tasks draw from it.
 
 prepare_omniglot(folder, "data/omniglot")       from the published archives
-prepare_cifar(folder, "data/cifar-fs")          likewise; and FC100, mini- and tieredImageNet
+prepare_cifar(folder, "data/cifar-fs")          the same; also FC100, mini- and tieredImageNet
 prepare_folder("birds", "data/birds", name="birds", size=84)    a person's own class folders
 prepare_drawn("data/drawn")                     invented alphabets, where nothing is on disk
 open_prepared("cifar-fs").split("test")         the classes to meta-test on

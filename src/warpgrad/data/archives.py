@@ -1,7 +1,7 @@
 """Reading public data sets as they are published: zip archives, or the folders they unpack to.
 
 Nothing is ever unpacked to disk: members are read straight out of the archive, by name, after every name has been
-checked. An archive is somebody else's file and is treated so: no absolute names, no way out by "..", no links, no
+checked. An archive is not trusted: no absolute names, no way out by "..", no links, no
 encryption, and no more files or bytes than a data set of its kind can have.
 """
 

@@ -147,7 +147,7 @@ _NAMES = {
 
 
 FACTOR = 4
-"""Texts and arrays of a pickle may take so many times the bytes of its file; what is written down takes one."""
+"""Strings and arrays of a pickle may take this many times the bytes of its file; honest content takes one."""
 
 
 class _Budget:

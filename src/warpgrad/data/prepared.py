@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from warpgrad.data.store import ImageStore
 
 STORES = Path("data")
-"""Where prepared data sets go, beside runs/, when nobody says."""
+"""Where prepared data sets are written by default, next to runs/."""
 
 OMNIGLOT, DRAWN, CLINC = "omniglot", "drawn", "clinc150"
 
@@ -36,8 +36,26 @@ def prepared(name: str) -> Path | None:
     """A prepared data set of this name: in the folder prepared/ of WARPGRAD_DATA, or in data/."""
     from warpgrad.data.store import FILE
 
+    return next((folder for folder in _places(name) if (folder / FILE).is_file()), None)
+
+
+def _places(name: str) -> list[Path]:
+    """Where a prepared data set of this name may be."""
     folders = [Path(named).expanduser() / "prepared"] if (named := os.environ.get(VARIABLE)) else []
-    return next((folder / name for folder in (*folders, STORES) if (folder / name / FILE).is_file()), None)
+    return [folder / name for folder in (*folders, STORES)]
+
+
+def content_hash(data: str) -> str | None:
+    """The SHA-256 of the images, or sentences, that `data` names, as their store says; None where there are none."""
+    from warpgrad.data.sources.text import FILE as SENTENCES
+    from warpgrad.data.sources.text import open_text
+    from warpgrad.data.store import FILE, read_header
+
+    images = prepared(data) or Path(data).expanduser()
+    if (images / FILE).is_file():
+        return read_header(images).sha256
+    folders = (Path(data).expanduser(), *_places(data))
+    return open_text(data).sha256 if any((folder / SENTENCES).is_file() for folder in folders) else None
 
 
 def open_prepared(data: str) -> ImageStore:

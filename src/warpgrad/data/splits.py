@@ -40,7 +40,7 @@ def check_groups_apart(splits: Mapping[str, Sequence[str]], groups: Mapping[str,
             if group and home.setdefault(group, split) != split:
                 raise WarpgradError(
                     f"{where}: the superclass '{group}' is both in {home[group]} and in {split}, "
-                    f"but {name} keeps every superclass in one split: get its files anew."
+                    f"but {name} keeps every superclass in one split: get its files again."
                 )
 
 

@@ -188,7 +188,7 @@ class ImageStore:
     def images(self, class_index: int, chosen: Sequence[int] | None = None) -> Tensor:
         """uint8 [n, channels, height, width]: all images of one class, or the `chosen` ones in that order.
 
-        The tensor is a copy, so writing to it harms nobody; with `chosen`, only those images are read.
+        The tensor is a copy and may be written to; with `chosen`, only those images are read.
         """
         begin, end = self._span(class_index)
         pixels = self._pixels[begin:end]
@@ -245,7 +245,7 @@ def open_store(path: Path | str, *, verify: bool = True) -> ImageStore:
         raise damaged(path, f"{IMAGES} {size}")
     store = ImageStore(path, header)
     status = (path / IMAGES).stat()
-    # As long as nobody has written to the file, it is what it was.
+    # A file that was not written to since is unchanged.
     known = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, header.sha256)
     if verify and known not in _verified:
         store.verify()

@@ -76,7 +76,7 @@ def transform(images: Tensor, scale: Tensor, angle: Tensor, shift: Tensor) -> Te
 
 @lru_cache(maxsize=8)
 def _page(height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(x, y, 1) of every pixel's middle, [3, height·width]; kept, for it is the same for every batch.
+    """(x, y, 1) of every pixel's middle, [3, height·width]; cached, because it is the same for every batch.
 
     What `affine_grid` does, at a third of its cost, and exact where the sides are powers of two.
     """

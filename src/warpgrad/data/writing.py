@@ -92,7 +92,7 @@ def write(
             with suppress(OSError):
                 folder.rmdir()
         if isinstance(failure, OSError):
-            go_on = ": mend that and repeat the command, which goes on where this one stopped" if kept else ""
+            go_on = ": fix that and repeat the command, which goes on where this one stopped" if kept else ""
             raise WarpgradError(f"{name} could not be written to {destination} ({failure}){go_on}.") from failure
         raise
     finally:
@@ -155,6 +155,11 @@ class PartialStore:
 
     def add(self, item: ClassImages) -> None:
         """Write a class, unless it is there."""
+        for name in (item.name, item.group):
+            try:
+                name.encode()
+            except UnicodeEncodeError as error:  # a file system takes names that are no text
+                raise WarpgradError(f"class {name!a} of {self._title} has no name in UTF-8; rename it.") from error
         place = len(self._written)
         if place < len(self._kept):
             self._written.append(self._kept[place])

@@ -5,13 +5,20 @@ What an experiment declares (settings, presets, tables) is read without torch; h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from warpgrad.errors import require
+from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import Config, Declaration, Execution, Experiment, Group, Row, RunTable
+from warpgrad.experiments.settings_file import fitted_settings
+from warpgrad.io import settings_of
+
+if TYPE_CHECKING:  # settings are read without torch
+    from warpgrad.algorithms.method import Method
 
 T = TypeVar("T")
 
@@ -69,6 +76,30 @@ def find_table(name: str) -> RunTable:
     return _find(name, tables, "table")
 
 
+def find_builder(name: str) -> Callable[[Any], Method]:
+    """What makes the method of an experiment from its settings alone, for weights of a run to be put into."""
+    find_declaration(name)
+    found = import_module(f"{__name__}.{_FOLDERS[name]}.methods")
+    require(hasattr(found, "build"), f"the networks of {name} cannot be built from its settings alone.")
+    build: Callable[[Any], Method] = found.build
+    return build
+
+
+def stored_config(kept: Mapping[str, Any], path: Path) -> tuple[Declaration[Any], Any]:
+    """The experiment that stored settings are of, and the settings; `path` is where they stand."""
+    experiment = find_declaration(kept["experiment"])
+    preset = next(iter(experiment.presets.values()))
+    known = {item.name for item in dataclasses.fields(preset)}
+    given = {name: value for name, value in settings_of(kept).items() if name not in ("experiment", "threads")}
+    unknown = sorted(set(given) ^ known)
+    if unknown:
+        raise WarpgradError(
+            f"{path} does not fit this version of {experiment.name} (setting '{unknown[0]}'); "
+            "use the version that wrote it, or run it again with --fresh."
+        )
+    return experiment, dataclasses.replace(preset, **fitted_settings(given, experiment, path))
+
+
 def _find(name: str, known: Mapping[str, T], what: str = "experiment") -> T:
     require(name in known, f"there is no {what} '{name}'; choose one of {', '.join(known)}.")
     return known[name]
@@ -84,7 +115,9 @@ __all__ = [
     "Group",
     "Row",
     "RunTable",
+    "find_builder",
     "find_declaration",
     "find_experiment",
     "find_table",
+    "stored_config",
 ]

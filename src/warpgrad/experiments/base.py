@@ -23,13 +23,13 @@ class Config:
     """Settings that every experiment has; an experiment adds its own."""
 
     preset: str = "paper"
-    """Where the settings come from; every other option changes one of them."""
+    """The preset that the settings are taken from; every other option changes one of them."""
     method: str = ""
     """The method to run; `warpgrad list` names them."""
     seed: int = 0
-    """Keys every draw: initial weights, splits, tasks, batches."""
+    """The seed of every random draw: initial weights, splits, tasks, batches."""
     device: str = "cpu"
-    """Where to compute: cpu, cuda or mps."""
+    """The device to compute on: cpu, cuda or mps."""
 
 
 C = TypeVar("C", bound=Config)
@@ -39,7 +39,7 @@ Lines = tuple[list[str], list[list[str]]]
 
 @dataclass(frozen=True)
 class Bound:
-    """What a setting may be. It stands in the annotation of its field, and `Experiment.check` holds the setting to it.
+    """What a setting may be. It is part of the annotation of its field, and `Experiment.check` enforces it.
 
     A number must also be finite. `None`, where the field allows it, is always within its bounds.
     """
@@ -83,7 +83,7 @@ def require_users(config: Config, preset: Config, users_of: Mapping[str, Sequenc
 
 @dataclass(frozen=True)
 class Execution:
-    """How a run is carried out; nothing here changes its numbers."""
+    """How a run is executed; nothing here changes its numbers."""
 
     directory: Path
     fresh: bool = False
@@ -175,7 +175,7 @@ class Declaration(Generic[C]):
     spaces: Spaces = dataclasses.field(default_factory=dict)
     """Method -> setting -> what `warpgrad sweep` chooses it from."""
     sweep_metric: str = "accuracy"
-    """What a sweep judges trials by, if nobody says."""
+    """The metric by which a sweep judges trials, unless another one is given."""
     searched: Mapping[str, Mapping[str, Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
     """Preset -> method -> the settings of its own that won a search on validation tasks."""
 
@@ -222,7 +222,7 @@ class Experiment(Declaration[C], ABC):
 
     @abstractmethod
     def train(self, config: C, execution: Execution) -> int:
-        """Meta-train into the run directory, or take up the run there; returns the meta-steps done."""
+        """Meta-train into the run directory, or resume the run there; returns the meta-steps done."""
 
     @abstractmethod
     def evaluate(self, config: C, directory: Path) -> dict[str, Any]:

@@ -35,7 +35,7 @@ OWN_STEPS = "test_steps"
 VALIDATED = {OWN_STEPS: 10}
 """How many of what a validation is proportional to a sample has at most; five where nothing is said."""
 COARSEST = 20
-"""Steps by which K grows at most from sample to sample, so that the points of a share are a whole number."""
+"""Steps by which K grows at most from sample to sample, so that the points of a share are an integer."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Sample:
 
     @property
     def buffer(self) -> int:
-        """Bytes of the replay buffer that lie in memory."""
+        """Bytes of the replay buffer that are in memory."""
         size = self.entries * self.entry_bytes
         return size if size <= self.memory_budget else 0
 
@@ -276,7 +276,7 @@ def _flops_at(counts: dict[int, float], steps: int) -> float:
 def estimate_lines(
     experiment: Experiment[C], config: C, *, flops: float | None = None, ranks: int = 1, budget: float = 60.0
 ) -> list[str]:
-    """The estimate in words; with `flops`, a rate per second and rank, also for a cluster of `ranks`."""
+    """Describe the estimate; with `flops`, a rate per second and rank, also for a cluster of `ranks`."""
     title = f"{experiment.name}, {config.method}, preset {config.preset}: an estimate, nothing was run"
     return [title, *estimate_cost(experiment, config, budget=budget).lines(flops, ranks)]
 

@@ -1,4 +1,4 @@
-"""What the experiments on images share in testing a run on held-out tasks: weights, curves, notes."""
+"""What the experiments on images share in scoring: on the way, and of a finished run on held-out tasks."""
 
 from __future__ import annotations
 
@@ -6,15 +6,44 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 
-from warpgrad.algorithms.method import Method
+from warpgrad.algorithms.method import Method, Weights, load_weights, weights
 from warpgrad.errors import require
 from warpgrad.experiments.methods import HEAD
 from warpgrad.io import read_json
 from warpgrad.training.checkpoint import read_checkpoint
-from warpgrad.training.state import Weights, load_weights, weights
+from warpgrad.training.early_stopping import EarlyStopping
+from warpgrad.training.loop import Validation
+
+
+class ScoredConfig(Protocol):
+    """The settings of an experiment that say how often a run is scored on the way."""
+
+    @property
+    def meta_steps(self) -> int: ...
+    @property
+    def validate_every(self) -> int: ...
+    @property
+    def patience(self) -> int | None: ...
+    @property
+    def test_curve_every(self) -> int: ...
+
+
+def scores_on_the_way(config: ScoredConfig, metric: str, validate: Validation, test: Validation) -> dict[str, Any]:
+    """Keywords for `meta_train`: the largest `metric` of `validate` chooses the weights that are kept.
+
+    `test` chooses nothing, and is measured only where the settings ask for a curve.
+    """
+    return {
+        "validate": validate,
+        "validate_every": config.validate_every,
+        "early_stopping": EarlyStopping(metric, config.patience or config.meta_steps, "max"),
+        "test": test if config.test_curve_every else None,
+        "test_every": config.test_curve_every or 1,
+    }
 
 
 @dataclass(frozen=True)
@@ -27,7 +56,7 @@ class AdaptationCurve:
     loss: list[float]
 
     def until(self, steps: int) -> AdaptationCurve:
-        """The part of the curve up to so many steps, which must be one of the tests."""
+        """The part of the curve up to `steps`, which must be one of the steps at which it was tested."""
         end = self.tested_at.index(steps) + 1
         return AdaptationCurve(self.tested_at[:end], self.accuracy[:end], self.loss[:end])
 
@@ -44,7 +73,7 @@ def mean(values: Iterable[float]) -> float:
 
 
 def print_notes(notes: Sequence[str]) -> list[str]:
-    """The notes, which are also printed for whoever watches the run."""
+    """Print the notes to stderr, and return them."""
     for line in notes:
         print(line, file=sys.stderr, flush=True)
     return list(notes)
@@ -53,13 +82,13 @@ def print_notes(notes: Sequence[str]) -> list[str]:
 def trained_method(
     make: Callable[[bool], Method], checkpoint: Path, *, adapts_head: bool = True
 ) -> tuple[Method, list[str]]:
-    """The method of a run with its best weights, and the names of what does not fit these settings and begins anew.
+    """The method of a run with its best weights, and the names of parameters that do not fit and are drawn again.
 
     Only the head may: it is then drawn afresh on every task, and what a rule or T knew of it begins at its start value.
 
     Args:
         make: The method for these settings, at its start; its argument says whether the head is to be a fresh one.
-        checkpoint: Of the run.
+        checkpoint: The checkpoint of the run.
         adapts_head: Whether adaptation would train a fresh head; where it would not, one is refused.
     """
     method = make(False)
@@ -91,17 +120,17 @@ def other_data(data: str, name: str, run: Path) -> list[str]:
 
 
 def note(anew: Sequence[str]) -> list[str]:
-    """What the output says of it."""
+    """A note on parameters that start fresh, for the output."""
     if not anew:
         return []
     return [
-        "The head of meta-training does not fit and is drawn afresh on every task; what begins anew: "
+        "The head of meta-training does not fit and is drawn afresh on every task; these parameters start fresh: "
         f"{', '.join(dict.fromkeys(anew))}."
     ]
 
 
 def _misfits(own: Weights, stored: Weights) -> list[str]:
-    """The parts of the head that have another shape; with them the whole head, which begins anew as one."""
+    """The parameters of the head, if any of them has another shape; the whole head is drawn again then."""
     heads = {
         group: [name for name in entries if name.split(".")[0] == HEAD and name in stored[group]]
         for group, entries in own.items()

@@ -99,7 +99,7 @@ def activation_sizes(network: nn.Module, inputs: Tensor) -> dict[str, Any]:
 
 
 def _passed(network: nn.Module, inputs: Tensor) -> Iterator[tuple[nn.Module, Tensor]]:
-    """Every child with what reaches it; a child may be changed before the next is asked for. Batch-norm uses the
+    """Every child with its input; a child may be changed before the next one is requested. Batch-norm uses the
     statistics of the batch, and its running ones are left alone."""
     activations = inputs
     for child in network.children():

@@ -1,15 +1,15 @@
 """Results on record: one JSON file per table, from which the table and its page can be built without any run.
 
-A record names its table and holds, for every run, what an examiner asks for:
+A record names its table and holds, for every run:
 
     config        every setting
     summary       final metrics, meta-steps, wall and processor time, versions, commit, hardware, command
     series        every number of every meta-step, by name; long runs in blocks of neighbouring steps
     evaluation    results per held-out task, learning curves, the data that were read and their hash
 
-and of a search, under `diverged`, the trials that ended with numbers that are none.
+and of a search, under `diverged`, the trials that ended with NaN or infinite values.
 
-So a table can be built anew where but some of its runs are at hand: the others stand as they are on record, each with
+So a table can be built again where only some of its runs are available: the others are taken from the record, each with
 the commit and the machine it was made on.
 """
 
@@ -26,13 +26,13 @@ from typing import Any
 from warpgrad.data.prepared import DRAWN
 from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import Diverged, Group, Results, RunTable
-from warpgrad.io import JSON_BYTES, SEAL, DamagedError, read_bytes, sealed, unsealed, write_bytes
+from warpgrad.io import JSON_BYTES, SEAL, DamagedError, read_bytes, sealed, settings_of, unsealed, write_bytes
 from warpgrad.report.runs import Run
 from warpgrad.training.run_directory import DIAGNOSTICS, TIMES
 
 FORMAT = 2
 POINTS = 1000
-"""Longer series are kept in blocks of meta-steps, at most so many."""
+"""Longer series are averaged over blocks of meta-steps; this is the largest number of blocks."""
 
 Recorded = tuple[Run, dict[str, Any]]
 """A run as it is on record, and its evaluation."""
@@ -67,7 +67,7 @@ class Record:
         return next((self._loaded(entry) for entry in self.entries if _under(entry["config"], wanted)), None)
 
     def find_diverged(self, wanted: Mapping[str, Any]) -> Diverged | None:
-        """The trial that diverged under these very settings, likewise."""
+        """The trial that diverged under exactly these settings, or None."""
         return next((trial for trial in self.diverged if _under(trial.config, wanted)), None)
 
     def _loaded(self, entry: dict[str, Any]) -> Recorded:
@@ -77,7 +77,7 @@ class Record:
 
 
 def write_record(path: Path, table: RunTable, preset: str, results: Results) -> None:
-    """Put a table on record; refuses runs that nobody could repeat, and to put other data in place of real ones."""
+    """Put a table on record; raises for runs that cannot be repeated, and where drawn data would replace real data."""
     rows = []
     for group in results.groups:
         for run, evaluation in zip(group.runs, group.evaluations, strict=True):
@@ -185,7 +185,7 @@ def unpacked_series(series: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _under(config: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether a config has these settings; one that is None is open."""
-    own = {name: value for name, value in config.items() if name != "format"}
+    own = settings_of(config)
     return own.keys() == wanted.keys() and all(value is None or own[name] == value for name, value in wanted.items())
 
 

@@ -1,4 +1,4 @@
-"""`reproduce`: a declared table of runs, done by N worker processes, taken up where it was left.
+"""`reproduce`: a declared table of runs, done by N worker processes, and resumed where it stopped.
 
 Every cell is an ordinary run directory, made by the ordinary command, so each can be looked at, resumed and repeated
 alone. Cells that are finished are not run again, nor, where that is asked for, those that are on record.
@@ -61,7 +61,7 @@ def cells(experiment: Experiment[Any], table: RunTable, root: Path, preset: str,
 
 
 def finished(experiment: Experiment[Any], cell: PlannedRun) -> bool:
-    """Whether the run is there, whole, and under these very settings."""
+    """Whether the run exists, is complete, and has exactly these settings."""
     return concluded(experiment, cell.config, cell.directory, threads=1) is not None
 
 
@@ -163,7 +163,7 @@ def reproduce(
             diverged[cell] = Diverged(cell.row.label, stored_settings(experiment, cell.config), words)
     if failed:
         names = "; ".join(f"{cell.directory.name}: {failure.words}" for cell, failure in list(failed.items())[:3])
-        raise WarpgradError(f"{len(failed)} of {len(every)} runs failed ({names}); mend that and repeat the command.")
+        raise WarpgradError(f"{len(failed)} of {len(every)} runs failed ({names}); fix that and repeat the command.")
     results = Results([], list(diverged.values()))
     for row in table.rows_at(preset):
         own = [cell for cell in every if cell.row is row]
@@ -182,7 +182,7 @@ def asked_for(experiment: Experiment[Any], preset: str, cell: PlannedRun) -> dic
 
 
 def declared_data(experiment: Experiment[Any], preset: str, cell: PlannedRun) -> str | None:
-    """The data that a table names for a run; None where the best that is at hand are taken."""
+    """The data that a table names for a run; None where the best available data are used."""
     declared: str | None = cell.row.settings_at(preset).get("data", getattr(experiment.presets[preset], "data", None))
     return declared
 

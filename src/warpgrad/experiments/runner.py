@@ -15,15 +15,24 @@ from typing import Any
 
 import torch
 
+from warpgrad.data.prepared import content_hash
 from warpgrad.errors import NonFiniteError, WarpgradError, require
-from warpgrad.experiments.base import C, Execution, Experiment
+from warpgrad.experiments.base import C, Config, Execution, Experiment
 from warpgrad.experiments.methods import Recipe
-from warpgrad.io import digest, read_bytes, read_object, write_json
+from warpgrad.io import READ, digest, read_bytes, read_object, settings_of, write_json
+from warpgrad.layers.sentences import weights_hash
 from warpgrad.tasks.base import TaskFamily
 from warpgrad.training.distributed import RankLostError, current_ranks
 from warpgrad.training.meta_train import meta_train
 from warpgrad.training.resources import hardware, versions
-from warpgrad.training.run_directory import RunDirectory, checkpointed_steps, reserved
+from warpgrad.training.run_directory import (
+    OWNER,
+    RunDirectory,
+    check_read,
+    checkpointed_steps,
+    identity,
+    reserved,
+)
 from warpgrad.version import commit as commit
 
 logger = logging.getLogger(__name__)
@@ -39,13 +48,30 @@ def run_settings(experiment: Experiment[C], config: C, threads: int | None = Non
     """The settings of a run that is carried out: with its threads (this process's if None), for they change the order
     of sums and with it the last bits of every number."""
     threads = torch.get_num_threads() if threads is None else threads
-    return {**stored_settings(experiment, config), **({} if threads == 1 else {"threads": threads})}
+    return {**stored_settings(experiment, config), **({} if threads == 1 else {"threads": threads}), **read_by(config)}
+
+
+def read_by(config: Config) -> dict[str, str]:
+    """SHA-256 of what a run reads besides its settings, as far as it is here: a prepared data set, an encoder."""
+    found = {
+        "data_sha256": content_hash(data) if (data := getattr(config, "data", None)) else None,
+        "encoder_sha256": weights_hash(encoder) if (encoder := getattr(config, "encoder", None)) else None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def check_same_read(directory: Path, config: Config) -> None:
+    """Refuse to test a run on data, or with an encoder, that have taken the place of its own under the same name.
+    Under another name they are what is asked for."""
+    stored = read_object(directory / "config.json")
+    named = [name for name in READ if stored.get(what := name.removesuffix("_sha256")) == getattr(config, what, None)]
+    check_read({name: stored[name] for name in named if name in stored}, read_by(config), directory)
 
 
 def meta_trained(
     experiment: Experiment[C], config: C, execution: Execution, recipe: Recipe, tasks: TaskFamily, **scores: Any
 ) -> int:
-    """Meta-train into the run directory, or take up the run there; returns the meta-steps done.
+    """Meta-train into the run directory, or resume the run there; returns the meta-steps done.
 
     `scores` are what `meta_train` is to measure on the way: `validate`, `test`, `early_stopping` and how often.
     """
@@ -160,7 +186,8 @@ def conclude(
         "evaluation_processor_seconds": evaluation["processor_seconds"],
         **made_by,
         "command": command(experiment, config),
-        "settings": digest(run_settings(experiment, config)),
+        "settings": digest(settings_of(run_settings(experiment, config))),
+        OWNER: identity(read_object(directory / "config.json")),
     }
     write_json(directory / "summary.json", summary, seal=True)
     return summary
@@ -173,8 +200,9 @@ def concluded(
     than there are now. One that is damaged is none, and said."""
     if not all((directory / name).exists() for name in ("summary.json", "evaluation.json", "config.json")):
         return None
-    asked = run_settings(experiment, config, threads)
-    kept = {name: value for name, value in read_object(directory / "config.json").items() if name != "format"}
+    stored, asked = read_object(directory / "config.json"), run_settings(experiment, config, threads)
+    check_read(stored, asked, directory)
+    owner, kept, asked = identity(stored), settings_of(stored), settings_of(asked)
     try:
         summary, evaluation = (read_object(directory / name) for name in ("summary.json", "evaluation.json"))
     except WarpgradError as error:
@@ -183,12 +211,24 @@ def concluded(
     own = {name: asked[name] for name in ("experiment", "method", "preset", "seed")}
     same = (
         kept == asked
+        and _is_summary(summary)
         and summary.get("settings", digest(asked)) == digest(asked)
+        and all(part.get(OWNER, owner) == owner for part in (summary, evaluation))
         and {name: summary.get(name) for name in own} == own
         and summary.get("steps") == evaluation.get("after_meta_steps", summary.get("steps"))
         and summary.get("steps") in (checkpointed_steps(directory), kept.get("meta_steps"))
     )
     return summary if same else None
+
+
+def _is_summary(summary: Mapping[str, Any]) -> bool:
+    """Whether what stands in summary.json can be told as a result: meta-steps, and numbers by name."""
+    metrics = summary.get("metrics")
+    return (
+        type(summary.get("steps")) is int
+        and isinstance(metrics, dict)
+        and all(isinstance(value, float | int) for value in metrics.values())
+    )
 
 
 def evaluate_run(experiment: Experiment[C], config: C, directory: Path) -> dict[str, Any]:
@@ -197,9 +237,8 @@ def evaluate_run(experiment: Experiment[C], config: C, directory: Path) -> dict[
     evaluation = experiment.evaluate(config, directory)
     evaluation["seconds"] = time.monotonic() - began
     evaluation["processor_seconds"] = time.process_time() - worked
-    write_json(
-        directory / "evaluation.json", {**evaluation, "after_meta_steps": checkpointed_steps(directory)}, seal=True
-    )
+    of = {"after_meta_steps": checkpointed_steps(directory), OWNER: identity(read_object(directory / "config.json"))}
+    write_json(directory / "evaluation.json", {**evaluation, **of}, seal=True)
     return evaluation
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import textwrap
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import Config, Declaration
-from warpgrad.io import JSON_BYTES, DamagedError, read_bytes, unsealed
+from warpgrad.io import JSON_BYTES, DamagedError, read_bytes, settings_of, unsealed
 
+LARGEST = 10**300
+"""Integers from here on are no numbers of floating point."""
 _KINDS: dict[Any, str] = {
     bool: "true or false",
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
     str: "a text",
     types.NoneType: "null",
@@ -23,18 +27,22 @@ _KINDS: dict[Any, str] = {
 
 def read_settings(path: Path, experiment: Declaration[Any]) -> dict[str, Any]:
     """The settings in a file, by name. It may be a run's own config.json, of the same experiment."""
-    values = read_named(path)
-    values.pop("format", None)
+    values = settings_of(read_named(path))
     of = values.pop("experiment", experiment.name)
     require(of == experiment.name, f"{path} holds settings of {of}, not of {experiment.name}.")
-    kinds = setting_kinds(experiment)
-    for name in values:
+    return fitted_settings(values, experiment, path)
+
+
+def fitted_settings(values: Mapping[str, Any], experiment: Declaration[Any], path: Path) -> dict[str, Any]:
+    """Settings as the config holds them; refuses, in the name of the file, one that it does not have or not so."""
+    kinds, found = setting_kinds(experiment), {}
+    for name, value in values.items():
         check_known(name, kinds, experiment, path)
         try:
-            values[name] = fitted(values[name], kinds[name])
+            found[name] = fitted(value, kinds[name])
         except WarpgradError as error:
             raise WarpgradError(f"{path}, '{name}': {error}") from None
-    return values
+    return found
 
 
 def read_named(path: Path) -> dict[str, Any]:
@@ -66,7 +74,7 @@ def check_known(name: str, kinds: dict[str, Any], experiment: Declaration[Any], 
 
 
 def fitted(value: Any, kind: Any) -> Any:
-    """The value as the config holds it: a list as a tuple, a whole number as a float where it takes one."""
+    """The value as the config holds it: a list as a tuple, an integer as a float where it takes one."""
     for member in members(kind):
         if typing.get_origin(member) is Literal:
             if any(type(value) is type(choice) and value == choice for choice in typing.get_args(member)):
@@ -74,11 +82,11 @@ def fitted(value: Any, kind: Any) -> Any:
         elif typing.get_origin(member) is tuple:
             if isinstance(value, list):
                 return tuple(fitted(item, typing.get_args(member)[0]) for item in value)
-        elif member is float and type(value) in (int, float):
+        elif member is float and (type(value) is float or (type(value) is int and abs(value) < LARGEST)):
             return float(value)
         elif type(value) is member:
             return value
-    raise WarpgradError(f"it is {json.dumps(value)}, but must be {_described(kind)}.")
+    raise WarpgradError(f"it is {textwrap.shorten(json.dumps(value), 80)}, but must be {_described(kind)}.")
 
 
 def members(kind: Any) -> tuple[Any, ...]:

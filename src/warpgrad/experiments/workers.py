@@ -16,7 +16,7 @@ from warpgrad.training.distributed import environment_alone
 POLL_SECONDS = 0.1
 """How often workers are looked after."""
 _LINES = 50
-"""Of what a worker says on stderr, the last so many lines are kept."""
+"""The number of last lines that are kept of a worker's stderr."""
 
 
 class Worker:

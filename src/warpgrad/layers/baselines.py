@@ -31,7 +31,7 @@ class TransformedLinear(nn.Linear):
 class MaskNoise(nn.Module):
     """What decides on a task which rows of a layer's W are adapted: logistic noise, one number per row; the map is x.
 
-    As a task parameter with the start policy `fresh` it is drawn by the task's key. `warpgrad.rules.learned.MaskedSGD`
+    As a task parameter with the start policy `fresh` it is drawn by the task's key. `warpgrad.rules.MaskedSGD`
     reads it and never moves it.
     """
 

@@ -113,7 +113,7 @@ def hand_over(
         except BaseException as error:
             shutil.rmtree(begun, ignore_errors=True)
             if isinstance(error, SafetensorError):  # how its writer says that the disk is full
-                raise WarpgradError(f"cannot write {folder}: {error}; mend that and repeat the command.") from error
+                raise WarpgradError(f"cannot write {folder}: {error}; fix that and repeat the command.") from error
             raise
 
 

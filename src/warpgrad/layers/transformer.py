@@ -1,4 +1,4 @@
-"""Warps and low-rank task parameters for transformers that somebody else wrote.
+"""Warps and low-rank task parameters for existing transformers.
 
     warped = warp_transformer(AutoModel.from_pretrained(folder), layers=2)
     learner = Learner(warped)                            # θ: low-rank updates; φ: the warps; all else is constant

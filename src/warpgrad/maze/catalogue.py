@@ -16,16 +16,16 @@ from warpgrad.model.learner import Learner
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """What can be chosen about an agent; each option matters to the agents that its sentence names."""
+    """The options of an agent; each matters only to the agents that its sentence names."""
 
     hidden: int = 100
-    """Units of the RNN, all agents."""
+    """The number of units of the RNN, for all agents."""
     context: int = 100
-    """Units of the meta-LSTM, Warp-RNN and HyperRNN."""
+    """The number of units of the meta-LSTM, for Warp-RNN and HyperRNN."""
     gate_bias: float | None = None
-    """Start of the learned bias of the gates, Warp-RNN and HyperRNN; None: no bias, as printed."""
+    """The initial bias of the gates, for Warp-RNN and HyperRNN; None for no bias, as in the paper."""
     transform: Literal["identity", "drawn"] = "identity"
-    """Start of the T's, T-Nets-RNN."""
+    """The initial value of the T's, for T-Nets-RNN."""
     taped: bool = False
     """Use the agent's tape, Warp-RNN, HyperRNN and the plastic ones; for first-order objectives."""
 

@@ -163,7 +163,7 @@ class MazeEnv(gymnasium.Env[Floats, np.int64]):
 
 
 def observation_space(maze: Maze) -> spaces.Box:
-    """All numbers lie between 0 and 1, but for the reward."""
+    """All numbers except the reward lie between 0 and 1."""
     low, high = np.zeros(FEATURES, np.float32), np.ones(FEATURES, np.float32)
     low[REWARD], high[REWARD] = min(0.0, -maze.wall_penalty, maze.reward), max(0.0, -maze.wall_penalty, maze.reward)
     return spaces.Box(low, high, dtype=np.float32)

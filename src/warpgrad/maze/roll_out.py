@@ -43,7 +43,7 @@ class MazeRollOut(nn.Module):
         actions = np.empty((self.maze.length, len(numbers)), np.int64)
         places = np.empty_like(actions)
         policy, bias = like.detach(), agent.policy.bias.detach()
-        # Nothing is kept for a backward pass that will not come.
+        # Without gradients nothing is kept for a backward pass.
         taped = self.taped and torch.is_grad_enabled() and not forget
         tape = agent.tape(self.maze.length, len(numbers)) if taped else None
         step = agent.stepper()

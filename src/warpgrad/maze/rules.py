@@ -43,11 +43,11 @@ class Maze:
     size: int = 11
     """Cells along each side, border not counted; odd, so that there is a centre."""
     length: int = 200
-    """Time steps of an episode."""
+    """The number of time steps of an episode."""
     reward: float = 10.0
-    """For reaching the goal."""
+    """The reward for reaching the goal."""
     wall_penalty: float = 0.0
-    """Subtracted for walking into a wall."""
+    """The penalty that is subtracted for walking into a wall."""
 
     def __post_init__(self) -> None:
         require(
@@ -56,7 +56,7 @@ class Maze:
         )
         require(
             isinstance(self.length, int) and self.length >= 1,
-            f"length={self.length}: an episode has a whole number of time steps, at least 1.",
+            f"length={self.length}: the number of time steps of an episode must be an integer of at least 1.",
         )
         require(0 < self.reward < math.inf, f"reward={self.reward}: it must be greater than 0, and finite.")
         require(
@@ -66,7 +66,7 @@ class Maze:
 
     @cached_property
     def walls(self) -> NDArray[np.bool_]:
-        """[size + 2, size + 2], True where nobody can stand."""
+        """[size + 2, size + 2], True where an agent cannot stand."""
         side = self.size + 2
         even = np.arange(side) % 2 == 0
         walls: NDArray[np.bool_] = even[:, None] & even

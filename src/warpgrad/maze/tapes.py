@@ -7,7 +7,7 @@ same steps into memory that is set aside once, and goes back over it with the de
     h = tape.step(x)                    # once per time step
     hidden = tape.joined()              # [steps, batch, units]; gradients flow from here into the weights
 
-The numbers are those of autograd but for rounding; `MazeRollOut(taped=False)` is the reference.
+The numbers are those of autograd up to rounding; `MazeRollOut(taped=False)` is the reference.
 
 Warning: such gradients cannot be differentiated again.
 """

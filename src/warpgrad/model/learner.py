@@ -21,6 +21,7 @@ from typing_extensions import TypeVar
 
 from warpgrad.errors import WarpgradError, choice, expect, flag, mapping, require
 from warpgrad.keys import fold, isolated_rng, seed_global
+from warpgrad.model.forward_pass import Again, RecomputedUnder, Surroundings, Swapper, copyable, refuse_rewriting
 from warpgrad.model.normalisation import (
     POLICIES,
     TRACKING,
@@ -42,8 +43,6 @@ from warpgrad.model.partition import (
 )
 from warpgrad.model.second_order import SecondOrderKernels
 from warpgrad.model.second_order.plain_forms import silently_wrong
-from warpgrad.model.surroundings import Surroundings, copyable, refuse_rewriting
-from warpgrad.model.swapping import Again, RecomputedUnder, Swapper
 from warpgrad.tensors import Tensors, detached, laid_channels_last, select
 
 M_co = TypeVar("M_co", bound=nn.Module, default=nn.Module, covariant=True)
@@ -52,13 +51,13 @@ M_co = TypeVar("M_co", bound=nn.Module, default=nn.Module, covariant=True)
 
 @dataclass(frozen=True)
 class Order:
-    """How a forward pass is going to be differentiated."""
+    """How a forward pass will be differentiated."""
 
     twice: bool = False
     mapped: bool = False
-    """Over a stack of tasks."""
+    """Whether it is mapped over a stack of tasks."""
     theta: bool = False
-    """The second time for θ too, not for φ alone."""
+    """Whether the second derivative is taken for θ too, not for φ alone."""
 
 
 FIRST_ORDER = Order()
@@ -124,7 +123,7 @@ class Forward:
 
     @contextmanager
     def _running(self, tensors: Tensors, again: Again) -> Iterator[None]:
-        """The module holds these tensors, in the mode and under the operations that are due."""
+        """Inside the block the module holds these tensors, in the right mode and with the right operations."""
         learner = self.learner
         learner._modes.apply(self._training)
         surroundings = learner._surroundings
@@ -144,7 +143,7 @@ class Forward:
 
     @contextmanager
     def _again(self, before: Mapping[str, Tensor], order: Order) -> Iterator[None]:
-        """As the pass began, for what is computed again in a backward pass: the statistics it moves are thrown away."""
+        """Restore the beginning of the pass, for a recomputation in the backward pass; its statistics are discarded."""
         with (
             self.learner._in_order(order),
             self._running(self._tensors(before), partial(self._again, before, order)),
@@ -184,7 +183,7 @@ class Learner(Generic[M_co]):
         Args:
             module: The model. Any forward signature.
             warp: Which parameters are φ: a pattern, several, or a predicate of (name, owner module).
-            task: Which parameters are θ, likewise; with only one of the two given, the other is the rest.
+            task: Which parameters are θ, in the same way. Where only one of the two is given, the rest is the other.
             constant: Parameters that never change, besides those with `requires_grad=False`.
             start: Start policies by pattern, the last match wins; `learned` where none matches.
             batch_norm: What normalisation layers use, see `warpgrad.model.normalisation`.
@@ -289,7 +288,7 @@ class Learner(Generic[M_co]):
         return unmark(module).eval()
 
     def check_module(self) -> None:
-        """Refuse a module whose parameters are no longer those that were split: others would be learned than used."""
+        """Raise if the module's parameters were replaced after the split: others would be learned than are used."""
         if self._substituted:
             return
         now = dict(self.module.named_parameters())
@@ -327,7 +326,7 @@ class Learner(Generic[M_co]):
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Move the module as `nn.Module.to` does, in place; returns the learner.
 
-        What bites: tasks hand out batches on the learner's device, so they have to move too.
+        Warning: the batches of tasks have to be on the learner's device, so the tasks have to move too.
         """
         self.module.to(*args, **kwargs)
         self.check_module()

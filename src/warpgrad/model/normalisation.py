@@ -1,4 +1,4 @@
-"""What batch-norm does while a task is learned, while the meta-loss is taken, and at test.
+"""Batch-norm during adaptation, in the meta-loss, and at test.
 
 | policy      | adaptation and meta-loss | test                            | statistics                       |
 |-------------|--------------------------|---------------------------------|----------------------------------|
@@ -10,7 +10,7 @@
 `corrected` is the default: `benchmarks/batch_norm_default.py` has measured the first three on three small problems. The
 statistics that the meta-loss sees are thrown away: only adaptation moves them.
 
-What bites: running statistics begin at mean 0 and variance 1, and with the usual momentum of 0.1 they need some tens
+Warning: running statistics begin at mean 0 and variance 1, and with the usual momentum of 0.1 they need some tens
 of steps to arrive; under `running` a task of a few steps is tested far from them. `corrected` takes out what is left of
 the 0 and the 1 after n batches, (1 − momentum)ⁿ of them. `batch` needs test batches of many examples, and what it says
 of an example depends on the others.
@@ -28,7 +28,7 @@ from torch.nn.modules.batchnorm import _NormBase
 BatchNormPolicy = Literal["running", "corrected", "batch", "frozen"]
 POLICIES: tuple[BatchNormPolicy, ...] = ("running", "corrected", "batch", "frozen")
 TRACKING: tuple[BatchNormPolicy, ...] = ("running", "corrected")
-"""Those under which a task has statistics of its own."""
+"""The policies under which each task tracks its own statistics."""
 
 
 class Modes:

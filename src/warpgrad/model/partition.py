@@ -76,7 +76,7 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 _WRAPPERS = {"OptimizedModule": "_orig_mod", "DataParallel": "module", "DistributedDataParallel": "module"}
-"""Modules around a user's module, by class -> the name under which they keep it."""
+"""Wrappers around a user's module: class -> the name of the attribute that holds it."""
 _SHARDED = ("FullyShardedDataParallel", "FSDPModule")
 
 
@@ -95,7 +95,7 @@ def unwrapped(module: Any) -> nn.Module:
 
 
 def plain_names(module: nn.Module) -> dict[str, str]:
-    """Every parameter's name -> the one its user would say, without what wrappers and parametrisations put into it.
+    """Map every parameter's name to the one without the parts that wrappers and parametrisations add.
 
     `net._orig_mod.fc.parametrizations.weight.original` is `net.fc.weight.original`, which the pattern `net.fc.weight`
     finds.
@@ -175,7 +175,7 @@ class _Alias:
     first: str
     marked: bool
     plain: str
-    """The name without what wrappers put into it."""
+    """The name without the parts that wrappers add."""
 
 
 def _names(module: nn.Module) -> dict[str, _Alias]:
@@ -246,7 +246,7 @@ def _fits(name: str, alias: _Alias, patterns: list[str]) -> bool:
 
 
 def _adaptable(chosen: set[str], fixed: set[str], group: str) -> set[str]:
-    """What is chosen but for the constants; something must be left where something was chosen."""
+    """The chosen names without the constants; raises where a choice has nothing left."""
     require(
         not chosen or chosen - fixed,
         f"all parameters that {group}= names are constant (requires_grad=False, or listed under constant=), so "
@@ -270,7 +270,7 @@ def _first_names(names: dict[str, _Alias], group: set[str], what: str) -> tuple[
 
 
 StartPolicy = Literal["learned", "fixed", "zero", "fresh"]
-"""Where a task parameter begins on every task.
+"""The value at which a task parameter starts on every task.
 
 `learned`: at its part of θ0, which the initialiser meta-learns. `fixed`: at the module's value, which
 nothing ever changes. `zero`: at 0. `fresh`: redrawn for every task by its module's `reset_parameters()`.
@@ -303,10 +303,10 @@ class Fresh:
         self._copy: Any = None
 
     def drawn(self) -> Tensors:
-        """New values, from torch's global generator as it is."""
+        """Draw new values with torch's global generator."""
         own = getattr(self.owner, self.names[0])
         kept = None if self._copy is None else getattr(self._copy, self.names[0])
-        if kept is None or (kept.device, kept.dtype) != (own.device, own.dtype):  # first, or the module has moved
+        if kept is None or (kept.device, kept.dtype) != (own.device, own.dtype):  # first call, or moved since
             self._copy = copy.deepcopy(self.owner)
         self._copy.reset_parameters()
         return {name: getattr(self._copy, name).detach().clone() for name in self.names}

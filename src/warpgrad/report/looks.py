@@ -58,7 +58,7 @@ def appearances(names: Sequence[str]) -> dict[str, Appearance]:
     those that begin alike, such as the trials of one method, share a colour, and then the dashes in turn.
     """
     begins = [_begin(name) for name in dict.fromkeys(names)]
-    if len(begins) > len(PALETTE) and len(set(begins)) <= len(PALETTE) and len(set(begins)) < len(begins):
+    if len(begins) > len(PALETTE) and len(set(begins)) < len(begins):
         families = appearances(sorted(set(begins)))
         members: dict[str, int] = {}
         found = {}

@@ -22,6 +22,7 @@ from warpgrad.report.blocks import (
     Tiles,
     dotted,
 )
+from warpgrad.report.forest import Forest, ForestRow
 from warpgrad.report.metric_curves import by_method, is_number, metric_charts
 from warpgrad.report.page import Page
 from warpgrad.report.provenance import UNKNOWN, configuration, meta_step_range, repetition, time_of
@@ -83,7 +84,34 @@ def _results(runs: Sequence[Run]) -> list[Block]:
     notes = [Note(f"{run.name}: {note}", "warning") for run in runs for note in run.notes]
     stops = [Note(f"{run.name}: stopped by {run.summary['stopped']}.") for run in runs if run.summary.get("stopped")]
     table = Table(columns, rows, "Final metrics: the mean over meta-seeds.")
-    return [Tiles(tiles), table, *_differences(methods, metrics), *notes, *stops]
+    return [*_headline(methods, metrics), Tiles(tiles), table, *_differences(methods, metrics), *notes, *stops]
+
+
+def _headline(methods: Mapping[str, Sequence[Run]], metrics: Sequence[str]) -> list[Block]:
+    """Who ends where, on one axis: several methods by the first score that all have, one on held-out tasks if any."""
+    places = {"test": 0, "validation": 1}
+    for metric in sorted(metrics, key=lambda name: places.get(name.partition("/")[0], 2)):
+        found = {method: _scores(own, metric) for method, own in methods.items()}
+        if len(found) > 1 and all(found.values()):
+            rows = [ForestRow(method, mean_interval(own, name=metric)) for method, own in found.items()]
+            return [Forest(rows, f"{metric} of every method at the end", digits=shared_digits(*_means(rows)))]
+    return []
+
+
+def _means(rows: Sequence[ForestRow]) -> list[float]:
+    return [row.estimate.mean for row in rows]
+
+
+def _scores(runs: Sequence[Run], metric: str) -> dict[Any, dict[Any, float]]:
+    """Meta-seed -> run -> the final value of a metric: two runs of one meta-seed are no more independent than two of
+    its tasks are. Nothing where a run lacks it, or has ended with a number that is none."""
+    nested: dict[Any, dict[Any, float]] = {}
+    for run in runs:
+        value = _final(run).get(metric, math.nan)
+        if not math.isfinite(value):
+            return {}
+        nested.setdefault(run.seed, {})[run.path] = value
+    return nested
 
 
 def _differences(methods: Mapping[str, Sequence[Run]], metrics: Sequence[str]) -> list[Block]:
@@ -126,11 +154,7 @@ def _cell(runs: Sequence[Run], metric: str, digits: int | None) -> Cell:
     lost = sum(not math.isfinite(value) for _, value in found)
     if lost:
         return f"not finite in {lost} of {count(len(found), 'run')}"
-    # Two runs of one meta-seed are no more independent than two of its tasks are.
-    nested: dict[Any, dict[Any, float]] = {}
-    for run, value in found:
-        nested.setdefault(run.seed, {})[run.path] = value
-    return Value.of(mean_interval(nested, name=metric), digits=digits)
+    return Value.of(mean_interval(_scores([run for run, _ in found], metric), name=metric), digits=digits)
 
 
 def _figures(runs: Sequence[Run]) -> list[Block]:

@@ -107,7 +107,7 @@ def _drawn(
             axes = figure.axes[0]
             handles = [_draw_line(axes, line, dark) for line in legend]
             figure.legend(handles=handles, loc="outside lower center", ncols=len(legend))
-        return save_png(figure)
+        return save_png(figure, colours=256)
 
 
 def _draw_panel(axes: Axes, panel: Panel, dark: bool) -> None:

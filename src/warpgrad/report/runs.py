@@ -71,7 +71,7 @@ class Run:
 
 
 def read_run(path: Path, *, unfinished: bool = False) -> Run:
-    """Read a run directory. A last line of `metrics.jsonl` that was cut off is left out, and said in `notes`.
+    """Read a run directory. A last line of `metrics.jsonl` that was cut off is left out, and `notes` says so.
 
     With `unfinished`, a run that has no summary yet is read as far as it has got.
     """
@@ -88,7 +88,7 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
     )
     require(
         isinstance(summary.get("metrics", {}), dict),
-        f"{path / 'summary.json'} has metrics that are not named numbers; mend it by hand.",
+        f"{path / 'summary.json'} has metrics that are not named numbers; fix it by hand.",
     )
     metrics, notes = _metrics(path / "metrics.jsonl")
     steps = summary.get("steps")

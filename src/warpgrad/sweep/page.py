@@ -95,7 +95,7 @@ def _table(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Section:
         [
             trial_name(trial.number),
             state_of(trial),
-            # A trial that another process has just begun may not have its values yet.
+            # A trial that another process has just started may not have its values yet.
             *(value_text(sweep.chosen(trial).get(name, "–")) for name in sweep.space),
             trial.user_attrs.get("error", ""),
         ]

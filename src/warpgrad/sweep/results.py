@@ -41,7 +41,7 @@ class Sweep:
 
     experiment: Experiment[Any]
     config: Config
-    """The settings of every trial, but for those in the space."""
+    """The settings of every trial, except those in the space."""
     space: Mapping[str, Space]
     search: Search
     metric: str
@@ -53,7 +53,7 @@ class Sweep:
         return checked
 
     def chosen(self, trial: FrozenTrial) -> dict[str, Any]:
-        """What a trial tries; of one that another process has just begun, perhaps nothing yet."""
+        """The settings that a trial tries; perhaps none yet if another process has just started it."""
         return {name: restored(self.space[name], value) for name, value in trial.params.items()}
 
     def ranked(self, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:

@@ -89,7 +89,7 @@ def sentence(choice: Space) -> str:
     """For people."""
     if isinstance(choice, Choices):
         return "one of " + ", ".join(str(value) for value in choice.choices)
-    whole = "whole numbers " if isinstance(choice, IntRange) else ""
+    whole = "integers " if isinstance(choice, IntRange) else ""
     return f"{whole}{choice.low:g} to {choice.high:g}{', logarithmic' if choice.log else ''}"
 
 

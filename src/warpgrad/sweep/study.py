@@ -51,7 +51,7 @@ class SweepStudy:
         self._check(self._loaded())
         with writing(places.directory):
             places.directory.mkdir(parents=True, exist_ok=True)
-        # Held while a trial is begun, taken up or ended: these are several steps, and others must not come between.
+        # Held while a trial is started, resumed or ended: these are several steps, which must not be interleaved.
         self._turn = FileLock(places.directory / ".sweep.lock")
         mark = places.directory / ".folder"
         with self._turn:
@@ -122,7 +122,7 @@ class SweepStudy:
                 )
 
     def release(self) -> None:
-        """Leave the trials that are still running to whoever asks for them."""
+        """Release the trials that are still running, so that another process can resume them."""
         for lock in self._held.values():
             lock.release()
 
@@ -204,17 +204,24 @@ def open_study(sweep: Sweep, places: SweepPaths, storage: str | None = None) -> 
     patience = {"connect_args": {"timeout": 60}} if address.startswith("sqlite") else {}
     try:
         database = RDBStorage(address, engine_kwargs=patience)
-    except (sqlalchemy.exc.SQLAlchemyError, ImportError, RuntimeError, ValueError) as error:
+    except (
+        sqlalchemy.exc.SQLAlchemyError,
+        optuna.exceptions.OptunaError,
+        ImportError,
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:
         # The address is not repeated: it may hold a password.
         reason = str(error).splitlines()[0].replace(address, "the address").rstrip(".")
-        raise WarpgradError(f"the study's storage cannot be opened: {reason}; mend --storage.") from error
+        raise WarpgradError(f"the study's storage cannot be opened: {reason}; fix --storage.") from error
     study = None
     try:
         study = SweepStudy(sweep, places, database)
         yield study
     except optuna.exceptions.StorageInternalError as error:
         reason = str(error.__cause__ or error).splitlines()[0]
-        raise WarpgradError(f"the study's storage failed ({reason}); mend that and repeat the command.") from error
+        raise WarpgradError(f"the study's storage failed ({reason}); fix that and repeat the command.") from error
     finally:
         if study is not None:
             study.release()

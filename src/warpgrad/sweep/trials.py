@@ -168,7 +168,7 @@ class Workers:
             one.worker = None
             return False
         else:
-            raise WarpgradError(f"{one.directory}: {last.rstrip('.')}; mend that and repeat the command.")
+            raise WarpgradError(f"{one.directory}: {last.rstrip('.')}; fix that and repeat the command.")
         return True
 
     def _behind(self, trial: Trial, watch: TrialReports, *, last: bool) -> bool:

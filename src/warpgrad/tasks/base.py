@@ -7,17 +7,17 @@ so trajectories can be replayed, resumed and shared between processes without st
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from warpgrad.errors import require
+from warpgrad.errors import WarpgradError, require, short_repr
 from warpgrad.keys import fold
 from warpgrad.model.learner import Forward
 
 Batch = Any
-"""Whatever the task's losses understand: a tensor, a tuple, a dict; on the learner's device."""
+"""Any value that the task's losses accept: a tensor, a tuple, a dict; on the learner's device."""
 
 
 class Task(ABC):
@@ -32,7 +32,7 @@ class Task(ABC):
     """
 
     name: str = "task"
-    """Shown in messages and metrics."""
+    """The name in messages and metrics."""
 
     steps: int | None = None
     """K_τ: this task's own number of adaptation steps, where it differs from the algorithm's K."""
@@ -43,7 +43,7 @@ class Task(ABC):
 
     @abstractmethod
     def adapt_batch(self, k: int) -> Batch:
-        """The batch of adaptation step k; the same one each time it is asked for."""
+        """The batch of adaptation step k; always the same one for the same k."""
 
     @abstractmethod
     def meta_batch(self, k: int) -> Batch:
@@ -94,7 +94,7 @@ def _tensors(tree: Any) -> Iterator[Tensor]:
 
 
 def check_repeats(task: Task) -> None:
-    """Refuse a task that hands out another batch when it is asked again: no trajectory of it could be repeated."""
+    """Raise for a task that returns another batch for the same k: its trajectories could not be repeated."""
     for name, draw in (("adapt_batch", task.adapt_batch), ("meta_batch", task.meta_batch)):
         first, again = draw(0), draw(0)
         pairs = zip(_tensors(first), _tensors(again), strict=False)
@@ -114,6 +114,21 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return bool(same.all())
 
 
+def checked_tasks(batch: Sequence[Task], *, first: bool) -> Sequence[Task]:
+    """The tasks that a family returned for a meta-step, each of them a `Task`; the `first` time, one is drawn twice."""
+    if not isinstance(batch, Sequence) or not batch:
+        raise WarpgradError("the task family returned an empty meta-batch.")
+    for place, task in enumerate(batch):
+        if not isinstance(task, Task):
+            raise WarpgradError(
+                f"the task family returned {short_repr(task)} as task {place} of a meta-batch: sample(seed) must "
+                "return a Task."
+            )
+    if first:
+        check_repeats(batch[0])
+    return batch
+
+
 class TaskFamily(ABC):
     """A distribution p(τ) over tasks.
 
@@ -126,7 +141,7 @@ class TaskFamily(ABC):
 
     @abstractmethod
     def sample(self, seed: int) -> Task:
-        """The task that this seed draws; the same one each time."""
+        """Draw the task of this seed; always the same one for the same seed."""
 
     def meta_batch(self, seed: int, size: int) -> list[Task]:
         """The tasks of one meta-step. Override it to draw without replacement from a finite set."""

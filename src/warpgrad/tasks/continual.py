@@ -151,14 +151,14 @@ class ContinualTask(MeasuredTask):
     ) -> None:
         """
         Args:
-            subtasks: The sub-tasks; their inputs and targets have the same shapes but for the number of examples.
+            subtasks: The sub-tasks; their inputs and targets have the same shapes except for the number of examples.
             loss: (prediction, target) -> scalar.
             steps_per_subtask: n, adaptation steps on each.
             batch_size: Examples per adaptation step.
             meta_batch_size: Validation examples of each seen sub-task; `batch_size` if None.
             order: Places in `subtasks`, each once, in which they are learned; as given if None.
             weighting: How the meta-loss weighs what was seen.
-            pad: Give all meta-batches the same shape, so that points from different sub-tasks can be stacked. Dearer,
+            pad: Give all meta-batches the same shape, so that points from different sub-tasks can be stacked. Costlier,
                 and not needed where tasks advance in step, as in Algorithm 1.
             start: Draws what θ0 is judged on; own validation data if None. At θ0 the task is not known yet: data of
                 many tasks make a steadier gradient than those of the few in a meta-step.
@@ -176,7 +176,7 @@ class ContinualTask(MeasuredTask):
         )
         require(
             all(isinstance(size, int) and size >= 1 for size in (steps_per_subtask, batch_size, meta_size)),
-            f"task '{name}': steps per sub-task and batch sizes are whole numbers, at least 1.",
+            f"task '{name}': steps per sub-task and batch sizes must be integers of at least 1.",
         )
         require(weighting in WEIGHTINGS, f"weighting={weighting!r} is unknown; choose one of {', '.join(WEIGHTINGS)}.")
         self.name = name

@@ -65,16 +65,16 @@ class DatasetTask(MeasuredTask):
             dataset: What has `len(...)` and `dataset[index]`.
             loss: (prediction, target) -> scalar.
             batch_size: Examples per batch; all of them if None.
-            seed: Keys every draw.
+            seed: The seed of every random draw.
             meta: The data set that the meta-loss is taken on; `dataset` itself, in other batches, if None.
             test: Held-out data, read in order.
             metrics: Test scores besides the loss, by name.
             label: The column that is the target, where examples are mappings.
-            collate: Makes a batch of a list of examples.
+            collate: Makes a batch from a list of examples.
             device: Where batches go; they stay where `collate` made them if None.
             workers: Processes that load batches ahead; the batches are the same.
             in_memory: Read every example once, and keep it: for few examples and transforms that are not random.
-            name: Stands in messages.
+            name: The name in messages.
         """
         self.name = name
         self.measures = {"loss": function(loss, "loss", "F.mse_loss"), **metric_functions(metrics)}
@@ -163,7 +163,7 @@ class DatasetTask(MeasuredTask):
 class FewShotFamily(TaskFamily):
     """N-way K-shot episodes over the classes of a labelled data set: its classes are drawn, then its examples.
 
-    A task adapts to `shots` examples per class and is judged and tested on `query` others; classes are numbered anew.
+    A task adapts to `shots` examples per class and is judged and tested on `query` others. Classes are numbered from 0.
 
     Example:
         >>> data = [(torch.ones(2) * (i % 3), i % 3) for i in range(12)]
@@ -409,7 +409,7 @@ class _From:
 
 
 class _InMemory(Dataset[Any]):
-    """Every example read once."""
+    """A data set whose examples are read once and kept."""
 
     def __init__(self, dataset: Any) -> None:
         with _kept_generators():

@@ -6,7 +6,7 @@ The learner's module is the policy: observations [n, ...] -> (logits of the acti
 is a tensor of seeds, one per environment. The loss walks the episodes without a graph, then judges all that was seen in
 one forward pass by the actor-critic objective of `warpgrad.tasks.reinforcement`, which the maze uses too.
 
-Environments begin anew, from the seeds, at every batch; moves are functions of the seeds and of the policy. So a batch
+Environments are reset, from the seeds, at every batch; moves are functions of the seeds and of the policy. So a batch
 gives the same episodes each time, as long as the environment draws from the generator that `reset(seed=...)` seeds.
 """
 
@@ -50,7 +50,7 @@ class EnvironmentTask(Task):
             length: Time steps after which an episode is over at the latest.
             objective: The actor-critic objective.
             seed: Keys the episodes.
-            name: Stands in messages.
+            name: The name in messages.
         """
         self.name = name
         self.length = integer(length, "length", at_least=1)

@@ -40,7 +40,7 @@ class MeasuredTask(Task):
     measures: Mapping[str, Loss]
     """Name -> function of (prediction, target); `loss` is the task loss."""
     seed: int
-    """Keys every draw."""
+    """The seed of every random draw."""
 
     def predicted(self, forward: Forward, batch: Batch) -> tuple[Any, Any]:
         """The model's prediction for a batch, and its target."""

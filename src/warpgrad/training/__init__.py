@@ -1,4 +1,4 @@
-"""Meta-training: runs an algorithm for many meta-steps, and survives whatever happens on the way."""
+"""Meta-training: run an algorithm for many meta-steps, with checkpoints, validation, callbacks and ranks."""
 
 from warpgrad.training.callbacks import Callback, StopTraining, Training
 from warpgrad.training.early_stopping import EarlyStopping

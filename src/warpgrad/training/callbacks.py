@@ -1,4 +1,4 @@
-"""Callbacks: what a user's own code hears of a training, and how it may end one."""
+"""Callbacks: user code that runs during training, and may end it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from warpgrad.errors import WarpgradError
 from warpgrad.model.learner import Learner
 
 MetaRecord = dict[str, float]
-"""What a meta-step leaves: its number, mean losses, step sizes, norms, times, and scores of a validation after it."""
+"""The record of a meta-step: its number, mean losses, step sizes, gradient norms, times, and validation scores."""
 
 
 class StopTraining(Exception):  # noqa: N818 - not an error: like StopIteration, it ends something
-    """Raised by a callback: no further meta-step is taken, and what was learned is kept.
+    """Raised by a callback to end training; what was learned is kept.
 
-    The sentence that it holds says why; it stands in the run's summary. The same call again goes on, and asks the
+    Its message says why, and is stored in the run's summary. Repeating the call resumes the training, and calls the
     callbacks again.
 
     Example:
@@ -33,7 +33,7 @@ class StopTraining(Exception):  # noqa: N818 - not an error: like StopIteration,
 
 @dataclass
 class Training:
-    """A training as callbacks see it when it starts and when it ends.
+    """The view of a training that callbacks get when it starts and when it ends.
 
     Example:
         >>> class Saying(wg.Callback):
@@ -45,23 +45,23 @@ class Training:
 
     method: Method
     meta_steps: int
-    """How many meta-steps are asked for."""
+    """The requested number of meta-steps."""
     step: int
-    """How many are done, those of an earlier call in the same run included."""
+    """The number of meta-steps done, including those of earlier calls in the same run."""
     run: Path | None
     """The run directory."""
     settings: Mapping[str, Any]
-    """What the training is made of, by name, as in config.json."""
+    """The settings of the training by name, as in config.json."""
     stopped: str | None = None
-    """At the end, why it ended before its last meta-step: early stopping, a callback, a signal, an error."""
+    """At the end, why it ended before its last meta-step: early stopping, a callback, a signal or an error."""
     records: Sequence[MetaRecord] = field(default_factory=list)
-    """One record per meta-step done."""
+    """The records of the meta-steps done, one each."""
 
 
 class Callback:
-    """Hears of a training, by rank 0 alone. Every method does nothing until it is overridden.
+    """Base class of callbacks, which run on rank 0 only. Every method does nothing until it is overridden.
 
-    Any of them may raise `StopTraining("why")`. None may change the learner. A plain function is taken as `on_step`.
+    Any of them may raise `StopTraining("why")`. None may change the learner. A plain function is used as `on_step`.
 
     Example:
         >>> class Printing(wg.Callback):
@@ -73,20 +73,20 @@ class Callback:
     """
 
     def on_start(self, training: Training) -> None:
-        """Before the first meta-step of this call."""
+        """Called before the first meta-step of this call."""
 
     def on_step(self, step: int, learner: Learner, record: MetaRecord) -> None:
-        """After a meta-step, with the number that are done and the record of the last one."""
+        """Called after a meta-step, with the number of meta-steps done and the record of the last one."""
 
     def on_validate(self, step: int, learner: Learner, scores: Mapping[str, float]) -> None:
-        """After a meta-step that validation followed, before `on_step`."""
+        """Called after a validation, before `on_step`."""
 
     def on_end(self, training: Training) -> None:
-        """When training is over, whatever ended it: the place to close files."""
+        """Called when training is over, whatever ended it; the place to close files."""
 
 
 StepFunction = Callable[[int, Learner, MetaRecord], None]
-"""(meta-steps done, learner, record of the last one)."""
+"""A function of (meta-steps done, learner, record of the last one)."""
 
 
 class _Function(Callback):
@@ -100,7 +100,7 @@ class _Function(Callback):
 
 
 class Callbacks:
-    """All callbacks of a training: each hears everything, also after one of them has stopped it."""
+    """All callbacks of a training. Each is called every time, even after one of them has stopped it."""
 
     def __init__(self, given: Sequence[Callback | StepFunction]) -> None:
         for one in given:
@@ -112,13 +112,10 @@ class Callbacks:
                 )
         self._all = [one if isinstance(one, Callback) else _Function(one) for one in given]
         self._started: list[Callback] = []
-
-    @property
-    def any(self) -> bool:
-        return bool(self._all)
+        self.any = bool(self._all)
 
     def start(self, training: Training) -> str | None:
-        """The reason of the first that stops the training; None where all let it go on. So for the next two."""
+        """Call `on_start` of all; returns the reason of the first that stops the training, or None."""
 
         def begin(one: Callback) -> None:
             self._started.append(one)
@@ -132,7 +129,7 @@ class Callbacks:
         return reason or later
 
     def end(self, training: Training) -> None:
-        """Only what has started is ended; there is nothing left to stop."""
+        """Call `on_end` of those that have started; `StopTraining` has no effect here."""
         for one in self._started:
             try:
                 one.on_end(training)

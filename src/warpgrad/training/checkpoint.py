@@ -20,7 +20,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from warpgrad.errors import WarpgradError, require
+from warpgrad.errors import WarpgradError, first_line, require
 from warpgrad.io import DamagedError, read_bytes, reason, write_bytes
 
 logger = logging.getLogger(__name__)
@@ -38,20 +38,20 @@ def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
 def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     """The state that `write_checkpoint` wrote, compared with its checksum; tensors on `device`.
 
-    A checkpoint of an earlier version has no checksum: it is taken as it is, and that is said.
+    A checkpoint of an earlier version has no checksum: it is used as it is, with a warning.
     """
     try:
         data = read_bytes(path)
     except FileNotFoundError as error:
         raise WarpgradError(f"checkpoint {path} does not exist.") from error
     except OSError as error:
-        raise WarpgradError(f"checkpoint {path} cannot be read: {reason(error)}; mend that and repeat.") from error
+        raise WarpgradError(f"checkpoint {path} cannot be read: {reason(error)}; fix that and repeat.") from error
     try:
         metadata = _metadata(data)
         tensors = safetensors.torch.load(data)
     # What the header of a damaged file holds can be anything.
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _damaged(path, (str(error).splitlines() or [type(error).__name__])[0]) from error
+        raise _damaged(path, first_line(error)) from error
     require(_KEY in metadata, f"{path} is a safetensors file, but not a checkpoint of warpgrad; give one of a run.")
     if metadata.keys() - {_KEY, _CHECKSUM}:
         raise _damaged(path, "its header has entries that no version writes")

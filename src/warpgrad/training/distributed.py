@@ -35,7 +35,7 @@ from warpgrad.errors import NonFiniteError, WarpgradError, require
 DEFAULT_TIMEOUT = 1800.0
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _TORCHRUN = re.compile(r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|(TORCHELASTIC|PET)_.*")
-"""What torchrun tells the processes that it starts."""
+"""The environment variables that torchrun sets."""
 
 
 _current: Ranks | None = None
@@ -69,7 +69,7 @@ def shared() -> bool:
         return False
     require(
         rank < max(size, 1) and 1 <= _number("MASTER_PORT") <= 65535,
-        f"RANK={rank}, WORLD_SIZE={size} and MASTER_PORT={os.environ['MASTER_PORT']} can be none of torchrun; "
+        f"RANK={rank}, WORLD_SIZE={size} and MASTER_PORT={os.environ['MASTER_PORT']} cannot come from torchrun; "
         "unset them, or start the command with torchrun and a --master-port from 1 to 65535.",
     )
     return size > 1
@@ -80,13 +80,13 @@ def _number(name: str, default: str = "0") -> int:
     given = os.environ.get(name, default)
     require(
         re.fullmatch("[0-9]{1,9}", given),
-        f"{name}={given} is no number that torchrun sets; unset it, or start with torchrun.",
+        f"{name}={given} is not a value that torchrun sets; unset it, or start with torchrun.",
     )
     return int(given)
 
 
 def environment_alone() -> dict[str, str]:
-    """The environment for a process that is to be no rank, whoever starts it."""
+    """The environment for a process that must not become a rank."""
     return {name: value for name, value in os.environ.items() if not _TORCHRUN.fullmatch(name)}
 
 
@@ -144,7 +144,7 @@ def _attempt(store: Store, rank: int, size: int, patience: float) -> str:
 
     torchrun keeps its store over restarts, with the addresses of ranks that are gone, and tells machines no common
     number of the attempt. Here every rank calls itself by a new random name; rank 0 answers each call with its own
-    name, until all have confirmed it. Calls of the dead are answered too, and nobody hears it.
+    name, until all have confirmed it. Calls of ranks that are gone are answered too, to no effect.
     """
     own, deadline = secrets.token_hex(8), time.monotonic() + patience
     while time.monotonic() < deadline:
@@ -188,15 +188,15 @@ T = TypeVar("T")
 TIMEOUT = "WARPGRAD_TIMEOUT"
 """Environment variable: seconds that a rank waits for the others in an exchange."""
 CAPACITY = 16
-"""Numbers in a word."""
+"""The largest number of values in one exchange."""
 _AT_ONCE = 64
-"""Parcels of a rank that are under way at a time."""
+"""The largest number of parcels that a rank sends or receives at a time."""
 _MESSAGE_BYTES = 4096
 _FAILED = "failed"
 
 
 class RankLostError(WarpgradError):
-    """Another rank is gone, or has not answered in time."""
+    """Raised when another rank is gone, or has not answered in time."""
 
 
 class TorchRanks(Ranks):
@@ -272,7 +272,7 @@ class TorchRanks(Ranks):
         return received.numpy().tobytes()
 
     def _word(self, numbers: Sequence[float], error: WarpgradError | None) -> list[float]:
-        """Every rank's word, summed; raises where one of them is an error."""
+        """Sum a few numbers over ranks; raises where a rank has sent an error."""
         assert len(numbers) <= CAPACITY, "a word has a fixed length"
         word = torch.zeros(1 + CAPACITY, dtype=torch.float64)
         word[0] = error is not None
@@ -317,9 +317,9 @@ def lost(who: str, timeout: float, error: Exception) -> RankLostError:
     reason = re.sub(r"^\[[^]]*\]\s*", "", str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0]
     if "timed out" in reason.lower() or "timeout" in reason.lower():
         return RankLostError(
-            f"{who} waited {timeout:g} s for the others in vain: a rank hangs, or its machine is gone; repeat the "
-            f"command to go on from the last checkpoint, with more seconds of --timeout (or {TIMEOUT}) if a meta-step "
-            "takes longer."
+            f"{who} waited {timeout:g} s for the others without an answer: a rank hangs, or its machine is gone; "
+            "repeat the command to go on from the last checkpoint, with more seconds of --timeout (or "
+            f"{TIMEOUT}) if a meta-step takes longer."
         )
     return RankLostError(
         f"{who} lost another rank, which has stopped ({reason}): its own message says why; repeat the command to go on "

@@ -1,4 +1,4 @@
-"""Early stopping on a validation metric: what is watched, and what one training has seen of it."""
+"""Early stopping on a validation metric: the settings, and the state of one training."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class EarlyStopping:
     """
 
     metric: str
-    """Name in what the validation function returns."""
+    """The name of the metric in what the validation function returns."""
     patience: int
-    """Validations without a new best before the run stops."""
+    """How many validations without a new best value end the run."""
     mode: Literal["min", "max"] = "min"
-    """Whether less or more is better."""
+    """Whether smaller (`min`) or larger (`max`) values are better."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.metric, str):
@@ -40,12 +40,12 @@ class EarlyStopping:
         choice(self.mode, "mode", ("min", "max"))
 
     def watch(self) -> Patience:
-        """What a new training sees of the metric: nothing yet."""
+        """Start watching the metric for a new training."""
         return Patience(self)
 
 
 class Patience:
-    """The best value that one training has seen, and how many validations it has waited for a better one."""
+    """The best value that a training has seen, and how many validations it has waited for a better one."""
 
     def __init__(self, settings: EarlyStopping) -> None:
         self.settings = settings
@@ -53,7 +53,7 @@ class Patience:
         self.waited = 0
 
     def observe(self, scores: Mapping[str, float]) -> bool:
-        """Take a validation; whether it is the best so far."""
+        """Take the scores of a validation; returns whether they are the best so far."""
         metric = self.settings.metric
         require(
             metric in scores,
@@ -73,13 +73,13 @@ class Patience:
 
     @property
     def reason(self) -> str:
-        """Why the training stops, for a person."""
+        """A sentence that says why the training stops."""
         return (
             f"early stopping: {self.settings.metric} has not improved on {self.best:.6g} in {self.waited} validations"
         )
 
     def renew(self) -> None:
-        """Wait anew, for a value better than the best so far."""
+        """Reset the patience; the best value is kept."""
         self.waited = 0
 
     def state(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Loggers: callbacks that hand every number of every record to TensorBoard, Weights & Biases or MLflow.
+"""Loggers: callbacks that write every number of every record to TensorBoard, Weights & Biases or MLflow.
 
     wg.meta_train(..., callbacks=[WandbLogger(project="mine")])
 
-Each needs the extra of its name: pip install 'warpgrad[wandb]'. None reaches for a network unless it is told to.
+Each needs the extra of its name: pip install 'warpgrad[wandb]'. None uses the network unless it is told to.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from warpgrad.training.callbacks import Callback, MetaRecord, Training
 from warpgrad.training.run_directory import TIMES
 
 _FOREIGN = re.compile(r"[^\w\-. :/]")
-"""What MLflow does not take in the name of a metric."""
+"""Characters that MLflow does not allow in the name of a metric."""
 _LONGEST = 500
-"""How much of a setting all versions of MLflow take."""
+"""The longest value of a setting that all versions of MLflow accept."""
 
 
 def numbers(record: Mapping[str, float]) -> dict[str, float]:
-    """What is logged of a record: all but its number and its times."""
+    """The numbers of a record that are logged: all except the number of the meta-step and the times."""
     return {name: value for name, value in record.items() if name not in ("step", *TIMES)}
 
 
@@ -120,7 +120,7 @@ class WandbLogger(Callback):
 class MLflowLogger(Callback):
     """Settings and every number of every record as a run of MLflow, in a local store of files.
 
-    In the names of metrics, what MLflow does not take becomes an underscore.
+    Characters that MLflow does not allow in the names of metrics become underscores.
 
     Example:
         >>> training.MLflowLogger("")

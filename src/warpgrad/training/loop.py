@@ -1,4 +1,4 @@
-"""The loop of `meta_train`: meta-steps, validations, checkpoints, and what is left behind when it stops."""
+"""The loop of `meta_train`: meta-steps, validations, checkpoints, and the state that they share."""
 
 from __future__ import annotations
 
@@ -6,24 +6,29 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from warpgrad.algorithms.base import Algorithm
+from warpgrad.algorithms.meta_optimiser import MetaOptimiser
+from warpgrad.algorithms.method import Method, Weights, load_weights, weights
 from warpgrad.algorithms.ranks import Ranks
-from warpgrad.errors import NonFiniteError, WarpgradError, mapping, short_repr
+from warpgrad.errors import NonFiniteError, WarpgradError, integer, mapping, real, short_repr, understood
 from warpgrad.keys import fold
 from warpgrad.model.learner import Learner
-from warpgrad.tasks.base import TaskFamily
+from warpgrad.tasks.base import TaskFamily, checked_tasks
 from warpgrad.training import checkpoint
-from warpgrad.training.arguments import checked_tasks
 from warpgrad.training.callbacks import Callbacks, MetaRecord, Training
 from warpgrad.training.distributed import RankLostError
+from warpgrad.training.early_stopping import EarlyStopping
 from warpgrad.training.interrupts import Interrupted, Interrupts, leave_after
+from warpgrad.training.parts import method_parts
 from warpgrad.training.progress import MetaProgress
 from warpgrad.training.run_directory import RunDirectory
-from warpgrad.training.state import TrainingState
+from warpgrad.version import __version__
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +36,7 @@ Validation = Callable[[Learner], Mapping[str, float]]
 
 
 class MetaRecords(list[MetaRecord]):
-    """One record per meta-step, and why there are no more of them.
+    """One record per meta-step, and why training stopped.
 
     Example:
         >>> records = wg.meta_train(
@@ -41,14 +46,14 @@ class MetaRecords(list[MetaRecord]):
     """
 
     stopped: str | None = None
-    """Early stopping or a callback, in words; None where all meta-steps were taken."""
+    """The reason that early stopping or a callback gave; None where all meta-steps were taken."""
     chosen: int | None = None
-    """The place of the record after which the parameters were best, where early stopping has gone back to them."""
+    """The index of the record with the best parameters, where early stopping went back to them."""
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """What is measured of the learner between meta-steps, and how often. Only validation ever chooses anything."""
+    """The functions that score the learner between meta-steps, and how often. Only validation affects training."""
 
     validate: Validation | None
     validate_every: int
@@ -56,8 +61,95 @@ class Scoring:
     test_every: int
 
 
+class TrainingState:
+    """What meta-training carries from one meta-step to the next: weights, states of the optimisers, schedules and
+    algorithm, and counters."""
+
+    def __init__(
+        self, method: Method, algorithm: Algorithm, update: MetaOptimiser, early_stopping: EarlyStopping | None
+    ) -> None:
+        self.method, self.algorithm, self.update = method, algorithm, update
+        self.watch = None if early_stopping is None else early_stopping.watch()
+        self.halted: str | None = None
+        """Why a callback has ended this training; repeating the call resumes it, and calls the callback again."""
+        self.planned: int | None = 0
+        """The requested number of meta-steps; None in checkpoints of earlier versions, which do not store it."""
+        self.step = 0
+        """Meta-steps done."""
+        self.seconds = 0.0
+        """Wall time spent in them, including that of earlier processes."""
+        self.offset = 0
+        """The number of bytes of metrics.jsonl that belong to them."""
+        self.digest: str | None = None
+        """The checksum of these bytes, `RunDirectory.digest`."""
+        self._best: Weights | None = None
+        self._made_of = {"version": __version__, "parts": method_parts(method)}
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the run has stopped before its last meta-step; None if it has not."""
+        if self.watch is not None and self.watch.stop:
+            return self.watch.reason
+        return self.halted
+
+    def plan(self, meta_steps: int) -> None:
+        """Set the number of meta-steps. A run that early stopping ended continues if more are requested than then."""
+        if self.step == 0:
+            self.algorithm.plan(meta_steps)
+        if self.watch is not None and self.watch.stop:
+            if self.planned is None or meta_steps <= self.planned:
+                return
+            self.watch.renew()
+        self.planned = meta_steps
+
+    def keep_best(self) -> None:
+        self._best = checkpoint.cloned(weights(self.method))
+
+    def restore_best(self) -> bool:
+        """Load the parameters with the best validation score; returns whether there were any."""
+        if self._best is None:
+            return False
+        load_weights(self.method, self._best)
+        return True
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "offset": self.offset,
+            "digest": self.digest,
+            "weights": weights(self.method),
+            "best": self._best,
+            "update": self.update.state(),
+            "algorithm": self.algorithm.state(),
+            "backend": self.algorithm.backend.state(),
+            "early_stopping": None if self.watch is None else self.watch.state(),
+            "planned": self.planned,
+            **self._made_of,
+        }
+
+    def load(self, state: Mapping[str, Any], source: Path) -> None:
+        """Resume from a checkpoint; one of another model raises before anything is changed."""
+        with understood(source):
+            self._load(state, source)
+
+    def _load(self, state: Mapping[str, Any], source: Path) -> None:
+        load_weights(self.method, state["weights"], source)
+        self.step, self.seconds = integer(state["step"], "step"), real(state["seconds"], "seconds")
+        self.offset, self.digest = integer(state["offset"], "offset"), state.get("digest")
+        self.update.load_state(state["update"])
+        self.algorithm.load_state(state["algorithm"])
+        # Checkpoints of earlier versions do not store the backend, because nothing was compiled then.
+        self.algorithm.backend.load_state(state.get("backend") or {"form": "traced", "settings": None})
+        # The best parameters were chosen by one metric: under another one, or none, there is no best yet.
+        watched = state["early_stopping"]
+        same = self.watch is not None and watched is not None and self.watch.load_state(watched)
+        self._best = state["best"] if same else None
+        self.planned = state.get("planned")
+
+
 class MetaLoop:
-    """Meta-steps, with a snapshot after each: what an interrupt or a NaN leaves behind."""
+    """Takes meta-steps, with a snapshot after each, which is saved when an interrupt or a NaN ends the run."""
 
     def __init__(
         self,
@@ -98,7 +190,8 @@ class MetaLoop:
         path = None if directory is None else directory.path
         training = Training(state.method, meta_steps, state.step, path, settings, records=self.records)
         state.plan(meta_steps)
-        with interrupts, MetaProgress(title, meta_steps, state.step, show=progress and first) as bar:
+        bar = MetaProgress(title, meta_steps, state.step) if progress and first else None
+        with interrupts, bar or nullcontext():
             try:
                 self._take_snapshot()
                 self._halt(callbacks, lambda: callbacks.start(training))
@@ -112,7 +205,8 @@ class MetaLoop:
                     interrupts.hold()
                     self._end_of_step(record)
                     self._halt(callbacks, partial(callbacks.step, state.step, state.method.learner, record, found))
-                    bar.update(state.step, record)
+                    if bar is not None:
+                        bar.update(state.step, record)
                     interrupts.release()
                 interrupts.hold()
                 self._save_snapshot()
@@ -123,7 +217,7 @@ class MetaLoop:
                     logger.info(
                         "%s: stopped after %d of %d meta-steps: %s", title, state.step, meta_steps, state.stopped
                     )
-                # Whether rank 0 could write is known to all before any goes on.
+                # All ranks wait here until rank 0 has written, and fail with it if it could not.
                 self.ranks.total(())
             except (Interrupted, KeyboardInterrupt, NonFiniteError, RankLostError) as error:
                 interrupts.hold()
@@ -144,12 +238,12 @@ class MetaLoop:
         return self.records
 
     def _halt(self, callbacks: Callbacks, tell: Callable[[], str | None]) -> None:
-        """Let rank 0's callbacks hear something; all ranks stop where one of them says so."""
+        """Run rank 0's callbacks; all ranks stop where one of them asks for it."""
         if callbacks.any:
             self.state.halted = self.ranks.from_first(tell) or self.state.halted
 
     def _timed_meta_step(self) -> MetaRecord:
-        """A meta-step, with its wall time and the processor time of all ranks; scores after it are timed apart."""
+        """Take a meta-step and time it: wall time, and the processor time of all ranks. Scores are timed separately."""
         began, worked = time.monotonic(), time.process_time()
         record = self._meta_step()
         record["seconds"] = time.monotonic() - began
@@ -157,7 +251,7 @@ class MetaLoop:
         return record
 
     def _score(self, role: str, measure: Validation, record: MetaRecord) -> dict[str, float]:
-        """Scores by rank 0, into the record under the name of their role."""
+        """Let rank 0 score the learner, and add the scores to the record under the name of their role."""
         began, learner = time.monotonic(), self.state.method.learner
         found = self.ranks.from_first(lambda: _numbers(role, measure(learner)))
         record.update({f"{role}/{name}": value for name, value in found.items()})
@@ -176,7 +270,7 @@ class MetaLoop:
         return record
 
     def _share_state(self) -> None:
-        """Every rank begins where rank 0 does: other machines need not see its files, nor draw the same weights."""
+        """Send rank 0's state to every rank: other machines need not see its files, nor draw the same weights."""
         note = self.state.algorithm.idleness(self.ranks.size)
         if self.ranks.first and note is not None:
             logger.warning("%s", note)
@@ -221,7 +315,7 @@ class MetaLoop:
 
 
 def _numbers(role: str, scores: Any) -> dict[str, float]:
-    """What a function of the user's returned for scores, as plain numbers by name."""
+    """Turn the scores that a user's function returned into plain numbers by name."""
     argument = "validate" if role == "validation" else role
     named = mapping(scores, f"what {argument}= returns", '{"loss": 0.5}')
     found: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""`meta_gradient`: one meta-step's gradients, for a training loop or a trainer of the user's own."""
+"""`meta_gradient`: the gradients of one meta-step, for a training loop or trainer that the user writes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from warpgrad.algorithms.meta_optimiser import check_finite
 from warpgrad.algorithms.method import Method, ParameterGroup
 from warpgrad.errors import WarpgradError, expect, integer, short_repr
 from warpgrad.keys import fold, isolated_rng
-from warpgrad.tasks.base import Task, TaskFamily
+from warpgrad.tasks.base import Task, TaskFamily, checked_tasks
 from warpgrad.tensors import Tensors
-from warpgrad.training.arguments import check_learns, checked_tasks
+from warpgrad.training.meta_train import check_learns
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class MetaGradients:
     losses: dict[str, float]
 
     def assign(self) -> None:
-        """Add each gradient to the `.grad` of its parameter, as `backward()` does: any optimiser can step then."""
+        """Add each gradient to the `.grad` of its parameter, as `backward()` does, so that any optimiser can step."""
         for group, gradient in self.groups.items():
             parameters = self.method.parameters(group)
             for name, value in gradient.items():
@@ -43,15 +43,15 @@ class MetaGradients:
 def meta_gradient(
     method: Method, tasks: Sequence[Task] | TaskFamily, key: int, *, algorithm: Algorithm
 ) -> MetaGradients:
-    """g_φ and g_θ0 of one meta-step, by the arithmetic of `meta_train`, which updates nothing.
+    """Compute g_φ and g_θ0 of one meta-step as `meta_train` does, without an update.
 
     Meta-step i of `meta_train(..., seed=s)` has the key `warpgrad.keys.fold(s, i)`. Under torchrun every process
-    computes the gradient of the tasks that it is given: adding them up is the business of the loop.
+    computes the gradient of the tasks that it is given; the caller's loop has to add them up.
 
     Args:
         method: What is meta-learned, and how.
         tasks: The tasks of the meta-step, or the family that they are drawn from.
-        key: Of every draw.
+        key: The key that every random draw is derived from.
         algorithm: `Online`, `Unrolled`, `Continual`, or `Offline(samples=None)`: one that updates each group at most
             once in a meta-step.
 

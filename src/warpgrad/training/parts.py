@@ -1,7 +1,7 @@
-"""What a training is made of, in plain values: to compare a run with its continuation, and to build a method again.
+"""The parts of a training in plain values: to compare a run with its continuation, and to build a method again.
 
 A part (rule, objective, initialiser, algorithm) is described by its class and by the arguments of its constructor that
-it keeps under their own names, as all parts of this library do. Whatever a part learns is not in its description.
+it keeps under their own names, as all parts of this library do. What a part has learned is not in its description.
 """
 
 from __future__ import annotations
@@ -19,15 +19,10 @@ from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import MetaOptimiser
 from warpgrad.algorithms.method import Method
 from warpgrad.errors import WarpgradError
-from warpgrad.initialisers.base import Initialiser
-from warpgrad.initialisers.points import FOMAML, MAML, Fixed, Leap, MultiTask, Reptile
-from warpgrad.initialisers.prior import GaussianPrior
+from warpgrad.initialisers import FOMAML, MAML, Fixed, GaussianPrior, Initialiser, Leap, MultiTask, Reptile
 from warpgrad.model.learner import Learner
-from warpgrad.objectives.base import Objective
-from warpgrad.objectives.warp import Approximate, Exact, InPlace
-from warpgrad.rules.base import Learned, Rule
-from warpgrad.rules.descent import SGD, Adam, Clip
-from warpgrad.rules.learned import MaskedSGD, MetaCurvature, MetaSGD
+from warpgrad.objectives import Approximate, Exact, InPlace, Objective
+from warpgrad.rules import SGD, Adam, Clip, Learned, MaskedSGD, MetaCurvature, MetaSGD, Rule
 from warpgrad.tasks.base import TaskFamily
 
 P = TypeVar("P", Rule, Objective, Initialiser)
@@ -45,14 +40,14 @@ _KNOWN: dict[str, type[Rule | Objective | Initialiser]] = {
 }
 """Classes that a file may name: nothing else is ever called because a file says so."""
 _NO_SETTING = ("self", "backend", "chunk", "budget")
-"""How something is computed, not what: a run may go on under another backend."""
+"""Arguments that say how something is computed, not what: a run may resume under another backend."""
 
 _KERNELS = ("foreach", "fused", "capturable", "differentiable")
-"""Likewise, in torch's optimisers."""
+"""The same for the optimisers of torch."""
 
 
 def described(part: object) -> Description:
-    """A part in plain values."""
+    """Describe a part in plain values."""
     return {"class": type(part).__name__, "arguments": _arguments(part)}
 
 
@@ -68,7 +63,7 @@ def _arguments(part: object) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A JSON value that is the same in every process."""
+    """Turn a value into JSON that is the same in every process."""
     if isinstance(value, Tensor) and value.numel() == 1:
         return value.item()
     if value is None or isinstance(value, bool | int | float | str):
@@ -83,7 +78,7 @@ def _plain(value: Any) -> Any:
 
 
 def function_name(value: Any) -> str:
-    """A function or class by its name, with the keywords that a `functools.partial` gives it."""
+    """Name a function or class, with the keywords that a `functools.partial` gives it."""
     if isinstance(value, partial):
         words = [*map(repr, value.args), *(f"{name}={_plain(item)!r}" for name, item in value.keywords.items())]
         return f"{function_name(value.func)}({', '.join(words)})"
@@ -91,7 +86,7 @@ def function_name(value: Any) -> str:
 
 
 def rebuilt(description: Description, kind: Callable[..., P], what: str) -> P:
-    """The part that was described, new; one that is not of this library is the user's to build."""
+    """Build the described part again. A part that is not of this library has to be built by the user."""
     assert isinstance(kind, type), "Rule, Objective or Initialiser"
     name = description["class"]
     found = _KNOWN.get(name)
@@ -152,7 +147,7 @@ def training_settings(method: Method, algorithm: Algorithm, update: MetaOptimise
 
 
 def with_config(made_of: Mapping[str, Any], config: Mapping[str, Any], init_from: str | Path | None) -> dict[str, Any]:
-    """The settings that were derived, and a user's own; of equal names, the user's becomes config.NAME."""
+    """Merge the derived settings with the user's own; where names are equal, the user's becomes config.NAME."""
     own = {f"config.{name}" if name in made_of else name: value for name, value in config.items()}
     begin = {} if init_from is None else {"init_from": str(init_from)}
     return {**made_of, **begin, **own}
@@ -177,7 +172,7 @@ def _flatten_learner(learner: Learner, into: dict[str, Any]) -> None:
 
 
 def _fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """How many parameters of how many numbers, and a short digest of their names and shapes."""
+    """Summarise parameters: how many, how many numbers in all, and a short digest of their names and shapes."""
     lines = sorted(f"{name} {tuple(value.shape)}" for name, value in tensors.items())
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
     return f"{len(tensors)} parameters, {sum(value.numel() for value in tensors.values())} numbers ({digest})"

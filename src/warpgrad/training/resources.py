@@ -1,4 +1,4 @@
-"""What numbers are made with and what they take: versions, hardware, floating-point operations, memory."""
+"""What a run is computed with and what it costs: versions, hardware, floating-point operations, memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def versions() -> dict[str, str]:
 
 
 def hardware() -> dict[str, Any]:
-    """What the numbers were made on."""
+    """The processor and the number of threads."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -40,8 +40,8 @@ def hardware() -> dict[str, Any]:
 class Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts FLOPs of products and convolutions inside the block, in `total`, by PyTorch's own formulas.
 
-    `torch.utils.flop_counter.FlopCounterMode` also follows modules, by hooks on what enters them; those fail where a
-    leaf enters a module under `torch.autograd.grad`, as θ enters Ω. Here only operations are counted.
+    `torch.utils.flop_counter.FlopCounterMode` also tracks modules, by hooks on their inputs, which fail where a leaf is
+    the input of a module under `torch.autograd.grad`, as θ is of Ω. Here only operations are counted.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def peak_bytes() -> int:
-    """The high-water mark of this program alone; `ru_maxrss` would carry over that of the process that started it."""
+    """Peak memory of this program alone; `ru_maxrss` would include that of the process that started it."""
     status = Path("/proc/self/status")
     if not status.exists():
         if sys.platform == "win32":

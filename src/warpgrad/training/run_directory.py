@@ -16,26 +16,32 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.errors import WarpgradError, require
 from warpgrad.io import (
     PARTIAL,
+    READ,
     DamagedError,
     Lock,
+    digest,
     locked,
     open_regular,
     read_bytes,
     read_object,
     reason,
     remove_partial,
+    settings_of,
     write_all,
     write_bytes,
     write_json,
@@ -56,8 +62,11 @@ EXTENDABLE = "meta_steps"
 """The one setting that may change between a run and its continuation."""
 DEFAULTS = {"threads": 1}
 """Settings that stand in config.json only where they differ from these."""
+OWNER = "run"
+"""The entry of checkpoints, summaries and evaluations that says which run they are of, as `identity`."""
 WHOLE = "sha256:"
 """How the checksum of metrics.jsonl begins that is of all its bytes."""
+WORDS = {"data": "data set", "encoder": "encoder"}
 LOCK, CLEARING = ".lock", ".clearing"
 FILES = ("metrics.jsonl", "summary.json", "evaluation.json", "config.json")
 FOLDERS = ("checkpoints", "figures", "tensorboard")
@@ -116,6 +125,7 @@ class RunDirectory:
         self.offset = 0
         """Bytes of metrics written so far; part of every checkpoint."""
         self._digest = hashlib.sha256()
+        self._identity = ""
         try:
             with writing(path):
                 self._open(config, fresh)
@@ -135,8 +145,9 @@ class RunDirectory:
                 "start over with --fresh."
             )
         remove_partial(self.path)
-        self._check_config(config)
-        write_json(self.path / "config.json", {"format": RUN_FORMAT, **config}, seal=True)
+        kept = self._check_config(config)
+        write_json(self.path / "config.json", {"format": RUN_FORMAT, **kept, **config}, seal=True)
+        self._identity = identity(read_object(self.path / "config.json"))
         self.checkpoints.mkdir(exist_ok=True)
         remove_partial(self.checkpoints)
 
@@ -187,7 +198,8 @@ class RunDirectory:
         if self._metrics is not None:
             with writing(self.path / "metrics.jsonl"):
                 os.fsync(self._metrics)
-        checkpoint.write_checkpoint(self.checkpoints / f"step-{step:08d}.safetensors", state)
+        own = {**state, OWNER: self._identity}
+        checkpoint.write_checkpoint(self.checkpoints / f"step-{step:08d}.safetensors", own)
         self._forget()
 
     def _forget(self) -> None:
@@ -198,8 +210,8 @@ class RunDirectory:
     def newest(self, device: Any = "cpu") -> tuple[Path, dict[str, Any]] | None:
         """The last checkpoint that is undamaged, and its state; None where there is none.
 
-        Damaged ones after it are deleted, and said: the meta-steps between them are taken again and end with the same
-        bytes. Where all are damaged nothing is deleted: a backup may still have one of them.
+        Damaged ones after it are deleted, with a warning: the meta-steps between them are taken again and end with the
+        same bytes. Where all are damaged nothing is deleted: a backup may still have one of them.
         """
         damaged: list[DamagedError] = []
         for path in reversed(self.saved()):
@@ -239,25 +251,32 @@ class RunDirectory:
     def _clear(self) -> None:
         """Delete a run, and nothing that is not one."""
         write_bytes(self.path / CLEARING, b"")
-        for name in FILES:
-            (self.path / name).unlink(missing_ok=True)
-        for name in FOLDERS:
-            if (self.path / name).exists():
-                shutil.rmtree(self.path / name)
+        for name in (*FILES, *FOLDERS):
+            path = self.path / name
+            if not path.is_dir():
+                path.unlink(missing_ok=True)
+            elif name in FOLDERS:
+                shutil.rmtree(path)
+            else:
+                path.rmdir()  # where a file should be: with something in it, it is nobody's to delete
         (self.path / CLEARING).unlink()
 
-    def _check_config(self, config: Mapping[str, Any]) -> None:
+    def _check_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Refuse other settings, or other data, than those of the run in the directory; returns the checksums of what
+        it has read, which are kept where nobody can compute them now."""
         path = self.path / "config.json"
         if not path.exists():
-            return
+            return {}
         kept = read_object(path)
         if kept.pop("format", None) != RUN_FORMAT:
             raise WarpgradError(
                 f"{path} was written by another version of warpgrad; use that version, choose another directory, "
                 "or start over with --fresh."
             )
-        given = {**DEFAULTS, **json.loads(json.dumps(config))}
-        kept = {**DEFAULTS, **kept}
+        check_read(kept, config, self.path)
+        read = {name: kept[name] for name in READ if name in kept}
+        given = {**DEFAULTS, **json.loads(json.dumps(settings_of(config)))}
+        kept = {**DEFAULTS, **settings_of(kept)}
         done = checkpointed_steps(self.path)
         if given.get(EXTENDABLE, done) < done:
             raise WarpgradError(
@@ -276,13 +295,52 @@ class RunDirectory:
                 f"the run in {self.path} has {'; '.join(differing[:4])}{more}; choose another directory, start over "
                 "with --fresh (in Python, fresh=True), or continue from it elsewhere with init_from=."
             )
+        return read
+
+
+def identity(config: Mapping[str, Any]) -> str:
+    """What tells runs apart: the SHA-256 of a run's config.json, but for the meta-steps, of which it may take more."""
+    return digest({name: value for name, value in config.items() if name not in ("format", EXTENDABLE)})
+
+
+def check_read(kept: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+    """Refuse to go on with a run whose data, or encoder, have been replaced by others of the same name."""
+    for name in READ:
+        if name in kept and name in now and kept[name] != now[name]:
+            what = name.removesuffix("_sha256")
+            raise WarpgradError(
+                f"the run in {path} was made with another {WORDS[what]} than the one that its settings name now "
+                f"(SHA-256 {str(kept[name])[:12]}…, not {str(now[name])[:12]}…); restore that, name it with --{what}, "
+                "choose another directory, or start over with --fresh."
+            )
+
+
+def check_owner(path: Path) -> None:
+    """Refuse a run directory that holds the summary or evaluation of another run, or of another number of meta-steps
+    than each other."""
+    own = identity(read_object(path / "config.json"))
+    found = {name: read_object(path / name) for name in ("summary.json", "evaluation.json") if (path / name).exists()}
+    for name, value in found.items():
+        if value.get(OWNER, own) != own:
+            raise DamagedError(
+                f"{path / name} is of another run than the config.json beside it; restore the one that was replaced, "
+                "or delete it and give the run's command again."
+            )
+    summed = found.get("summary.json", {}).get("steps")
+    tested = found.get("evaluation.json", {}).get("after_meta_steps")
+    if summed is not None and tested is not None and summed != tested:
+        raise WarpgradError(
+            f"the run in {path} was summed up after {summed} meta-steps and evaluated after {tested}; give its command "
+            "again, which brings them together."
+        )
 
 
 def newest_checkpoint(path: Path) -> Path:
-    """The last checkpoint of a run that is not open for writing."""
+    """The last checkpoint of a run that is not open for writing; refuses one that is damaged, or of another run."""
     saved = saved_checkpoints(path)
     if not saved:
         raise WarpgradError(f"{path} has no checkpoint; run it first with 'warpgrad run'.")
+    loaded(saved[-1])
     return saved[-1]
 
 
@@ -298,11 +356,54 @@ def saved_checkpoints(path: Path) -> list[Path]:
 
 
 def loaded(path: Path, device: Any = "cpu") -> dict[str, Any]:
-    """The state in a checkpoint of a run, which is that of the meta-step in its name."""
+    """The state in a checkpoint of a run, which is that of the meta-step in its name and of the run beside it."""
     state = checkpoint.read_checkpoint(path, device)
-    if not isinstance(state, dict) or path.name != f"step-{state.get('step', -1):08d}.safetensors":
+    wrong = "state" if not isinstance(state, dict) else next(_misfits(state), None)
+    if wrong is not None:
+        raise DamagedError(f"checkpoint {path} is damaged (its entry '{wrong}' is none that a run writes).")
+    if path.name != f"step-{state['step']:08d}.safetensors":
         raise DamagedError(f"checkpoint {path} is damaged (it is not of the meta-step in its name).")
+    config = path.parent.parent / "config.json"
+    if OWNER in state and config.exists() and state[OWNER] != identity(read_object(config)):
+        raise DamagedError(
+            f"checkpoint {path} is of another run than {config}; restore the one that was replaced, or start over with "
+            "--fresh."
+        )
     return state
+
+
+def _misfits(state: Mapping[str, Any]) -> Iterator[str]:
+    """The entries of a checkpoint that are not of their kind: a checksum says nothing of who wrote it."""
+
+    def count(value: object) -> bool:
+        return type(value) is int and value >= 0
+
+    def tables(value: object) -> bool:
+        """Weights: groups of named tensors."""
+        return isinstance(value, dict) and all(
+            isinstance(group, dict) and all(isinstance(part, torch.Tensor) for part in group.values())
+            for group in value.values()
+        )
+
+    needed: dict[str, Callable[[object], bool]] = {
+        "step": count,
+        "offset": count,
+        "seconds": lambda value: isinstance(value, float | int) and 0 <= value < math.inf,
+        "weights": tables,
+        "best": lambda value: value is None or tables(value),
+        "update": lambda value: isinstance(value, dict),
+        "algorithm": lambda value: isinstance(value, dict),
+        "early_stopping": lambda value: value is None or isinstance(value, dict),
+    }
+    # Earlier versions wrote none of these.
+    later: dict[str, Callable[[object], bool]] = {
+        "digest": lambda value: value is None or isinstance(value, str),
+        "backend": lambda value: isinstance(value, dict),
+        "planned": lambda value: value is None or count(value),
+        OWNER: lambda value: isinstance(value, str),
+    }
+    yield from (name for name, fits in needed.items() if name not in state or not fits(state[name]))
+    yield from (name for name, fits in later.items() if name in state and not fits(state[name]))
 
 
 def check_metrics(path: Path) -> bool:
@@ -317,8 +418,19 @@ def check_metrics(path: Path) -> bool:
         raise DamagedError(
             f"{metrics} cannot be read: {reason(error)}; restore it or start over with --fresh."
         ) from error
-    offset = int(state.get("offset", 0))
-    return _check_metrics(lines[:offset], state.get("digest"), metrics)
+    offset = state["offset"]
+    known = _check_metrics(lines[:offset], state.get("digest"), metrics)
+    # A run that was cut off has lines of meta-steps since its last checkpoint; the last of them may be half a line.
+    later = _parsed(lines[offset : lines.rfind(b"\n") + 1], metrics)
+    before = _parsed(lines[:offset], metrics)[-1:] if known and later else []
+    if before and [line.get("step") for line in later] != [
+        before[0]["step"] + 1 + place for place in range(len(later))
+    ]:
+        raise DamagedError(
+            f"{metrics} is damaged: what follows the meta-steps of the last checkpoint are not the next ones; restore "
+            "the file or start over with --fresh."
+        )
+    return known
 
 
 def _check_metrics(lines: bytes, digest: str | None, path: Path) -> bool:

@@ -1,11 +1,11 @@
-"""`save` and `load`: a method on disk, to be used in another program, on another device, by another person.
+"""`save` and `load`: a method on disk, for use in another program or on another device.
 
     wg.save("warp.safetensors", method)
     method = wg.load("warp.safetensors", wg.Learner(MyModel(), warp="middle"))   # a fresh process, the user's own code
-    method = wg.load_run("runs/mine", learner)                                   # likewise, of a run directory
+    method = wg.load_run("runs/mine", learner)                                   # the same from a run directory
 
 One safetensors file holds all tensors, the description of the method as JSON in its header, and a checksum of both.
-Nothing is pickled; of classes, only those of this library are ever built because a file names them.
+Nothing is pickled, and the only classes that are built because a file names them are those of this library.
 """
 
 from __future__ import annotations
@@ -14,23 +14,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from warpgrad.algorithms.method import Method
-from warpgrad.errors import WarpgradError, expect, file_path
-from warpgrad.initialisers.base import Initialiser
+from warpgrad.algorithms.method import Method, load_weights, weights
+from warpgrad.errors import WarpgradError, expect, file_path, understood
+from warpgrad.initialisers import Initialiser
 from warpgrad.model.learner import Learner
-from warpgrad.objectives.base import Objective
-from warpgrad.rules.base import Rule
+from warpgrad.objectives import Objective
+from warpgrad.rules import Rule
 from warpgrad.training import checkpoint
 from warpgrad.training.parts import method_parts, rebuilt
 from warpgrad.training.run_directory import newest_checkpoint
-from warpgrad.training.state import load_weights, weights
 from warpgrad.version import __version__
 
 
 def save(path: str | Path, method: Method) -> None:
     """Write what was meta-learned (θ0, φ, buffers, the rule's parameters, a prior) and what the method is made of.
 
-    The module's code is not written: whoever loads it builds the module.
+    The module's code is not written: the program that loads the file builds the module.
 
     Example:
         >>> wg.save(folder / "warp.safetensors", method)
@@ -50,12 +49,14 @@ def load(
     objective: Objective | None = None,
     initialiser: Initialiser | None = None,
 ) -> Method:
-    """The method that `save` wrote, on the learner's device; the learner's module gets the saved θ0, φ and buffers.
+    """Load the method that `save` wrote, to the learner's device; the module gets the saved θ0, φ and buffers.
 
     Args:
         path: A file that `save` wrote, or a checkpoint of a run.
         learner: Built by your own code, with the parameter names and shapes that were saved.
-        rule: In place of one that the file describes; needed where it is a class of your own. So for the next two.
+        rule: Replaces the rule that the file describes; needed where that is a class of your own.
+        objective: The same for the objective.
+        initialiser: The same for the initialiser.
 
     Example:
         >>> wg.save(folder / "warp.safetensors", method)
@@ -63,7 +64,8 @@ def load(
     """
     path = file_path(path, "path", "warp.safetensors")
     _check_kinds(learner, rule, objective, initialiser)
-    return _built(path, checkpoint.read_checkpoint(path, learner.device), learner, rule, objective, initialiser)
+    with understood(path):
+        return _built(path, checkpoint.read_checkpoint(path, learner.device), learner, rule, objective, initialiser)
 
 
 def load_run(
@@ -74,11 +76,14 @@ def load_run(
     objective: Objective | None = None,
     initialiser: Initialiser | None = None,
 ) -> Method:
-    """The method of a run, as it was meant to be used: with its best weights where validation chose some.
+    """Load the method of a run, with its best weights where validation chose some.
 
     Args:
         path: A run directory.
-        learner: As for `load`, and so are the others.
+        learner: As for `load`.
+        rule: As for `load`.
+        objective: As for `load`.
+        initialiser: As for `load`.
 
     Example:
         >>> records = wg.meta_train(method, family, algorithm=wg.Online(steps=2, tasks=1), optimiser=adam,
@@ -92,20 +97,29 @@ def load_run(
     return load(newest_checkpoint(path), learner, rule=rule, objective=objective, initialiser=initialiser)
 
 
-def load_start(method: Method, path: str | Path) -> None:
-    """Put what another run, or a saved file, has learned into a method whose other settings may differ.
+def load_learner(method: Method, path: Path) -> Learner:
+    """Load the learner of a run, with its best weights where validation chose some."""
+    state = checkpoint.read_checkpoint(path, method.learner.device)
+    with understood(path):
+        load_weights(method, state["best"] or state["weights"], path)
+    return method.learner
 
-    The module's parameters must be there under their names. A rule or a prior takes over its parameters where they are
-    the same in name and shape, and otherwise begins anew.
+
+def load_start(method: Method, path: str | Path) -> None:
+    """Load what another run, or a saved file, has learned into a method whose other settings may differ.
+
+    The module's parameters must be there under their names. A rule or a prior takes over its parameters where names and
+    shapes are equal, and otherwise keeps its initial values.
     """
     path = Path(path)
     source = newest_checkpoint(path) if path.is_dir() else path
     state = checkpoint.read_checkpoint(source, method.learner.device)
-    own, given = weights(method), dict(_chosen(state, source))
-    for group in ("rule", "prior"):
-        if _shapes(given.get(group) or {}) != _shapes(own[group]):
-            given[group] = own[group]
-    load_weights(method, given, source)
+    with understood(source):
+        own, given = weights(method), dict(_chosen(state, source))
+        for group in ("rule", "prior"):
+            if _shapes(given.get(group) or {}) != _shapes(own[group]):
+                given[group] = own[group]
+        load_weights(method, given, source)
 
 
 def _check_kinds(
@@ -151,7 +165,7 @@ def _built(
 
 
 def _chosen(state: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    """The weights that a file is meant to be used with."""
+    """Return the best weights of a stored state where there are any, otherwise the last ones."""
     if "weights" not in state:
         raise WarpgradError(f"{path} holds no method: give a file of wg.save(...) or a checkpoint of a run.")
     chosen: Mapping[str, Any] = state.get("best") or state["weights"]

@@ -1,4 +1,4 @@
-"""summary.json of a run that `meta_train` was called for by a user's own program: what `warpgrad report` reads."""
+"""summary.json of a run that a user's program made with `meta_train`, for `warpgrad report` to read."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from warpgrad.algorithms.method import Method
-from warpgrad.io import write_json
+from warpgrad.io import read_object, write_json
 from warpgrad.training.loggers import numbers
 from warpgrad.training.loop import MetaRecords
 from warpgrad.training.resources import hardware, versions
+from warpgrad.training.run_directory import OWNER, identity
 from warpgrad.version import commit
 
 GROUP = "own runs"
-"""What runs are of, and are compared within, unless their config says another `group`."""
+"""The group that runs belong to, and are compared within, unless their config names another `group`."""
 
 
 def write_summary(path: Path, settings: Mapping[str, Any], method: Method, records: MetaRecords) -> None:
-    """Sum a run up. Its metrics are the scores of the parameters that it ended with, or else the last losses."""
+    """Write the summary. Its metrics are the scores of the final parameters, or the last losses without any scores."""
     summary = {
         "experiment": settings.get("group", GROUP),
         "method": settings.get("method", method_name(settings)),
@@ -36,12 +37,13 @@ def write_summary(path: Path, settings: Mapping[str, Any], method: Method, recor
         "commit": commit(),
         "hardware": hardware(),
         "command": shlex.join(["python", *sys.argv]),
+        OWNER: identity(read_object(path / "config.json")),
     }
     write_json(path / "summary.json", summary, seal=True)
 
 
 def method_name(settings: Mapping[str, Any]) -> str:
-    """A name for a method that was given none: the parts that tell methods apart."""
+    """Name a method after its parts, where the user has given no name."""
     parts = [settings.get(name) for name in ("algorithm", "objective", "initialiser", "rule")]
     return " + ".join(str(part) for part in parts if part not in (None, "Fixed"))
 

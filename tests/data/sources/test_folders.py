@@ -171,7 +171,7 @@ def test_grey_where_all_are_and_where_asked(tmp_path):
 
 
 def decoded(raw: bytes, channels: int = 3) -> np.ndarray:
-    return np.asarray(read_picture(raw, "it", "mend it", channels=channels))
+    return np.asarray(read_picture(raw, "it", "fix it", channels=channels))
 
 
 def test_pictures_are_upright_solid_and_whole():
@@ -193,14 +193,14 @@ def test_pictures_are_upright_solid_and_whole():
 
 @pytest.mark.parametrize("raw", [b"", b"no picture", encoded(noise(0))[:60], b"P6\n2x 2\n255\n" + bytes(12)])
 def test_a_picture_that_cannot_be_read_is_one_sentence(raw):
-    with pytest.raises(WarpgradError, match=r"^it is no readable image \(.*\): mend it\.$"):
+    with pytest.raises(WarpgradError, match=r"^it is no readable image \(.*\): fix it\.$"):
         decoded(raw)
 
 
 def test_an_unreadable_picture_is_named_and_nothing_is_left(tmp_path):
     source = folders(tmp_path / "raw" / "b")
     put(source / "class05" / "1.png", "no picture")
-    with pytest.raises(WarpgradError, match=r"b: b/class05/1\.png is no readable image .*: mend or remove that file"):
+    with pytest.raises(WarpgradError, match=r"b: b/class05/1\.png is no readable image .*: fix or remove that file"):
         prepare_folder(source, tmp_path / "deep" / "s", name="b")
     # Its head is whole, so it is noticed only when its pixels are read, and the half-written set is removed.
     put(source / "class05" / "1.png", encoded(noise(1, height=80, width=80))[:2000])

@@ -153,7 +153,7 @@ def mini_spoilt(folder: Path, kind: str) -> None:
         ("class in two splits", "the class 'n01' is both in train and in validation"),
         ("short split", "the split test has 1 classes instead of 2"),
         ("way out", r"has no raw/images/\.\./train\.csv"),
-        ("damaged picture", r"n0900000002\.jpg is no readable image .*: get that picture anew"),
+        ("damaged picture", r"n0900000002\.jpg is no readable image .*: get that picture again"),
     ],
 )
 def test_what_is_amiss_in_tables_is_named_and_nothing_is_left(tmp_path, kind, message):

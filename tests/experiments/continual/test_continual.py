@@ -377,7 +377,7 @@ def test_the_seen_curve_is_the_mean_over_current_and_earlier_sub_tasks() -> None
     ("changes", "message"),
     [
         ({"tasks": 0}, "tasks=0"),
-        ({"order": (0, 1)}, "names not each of 3 sub-tasks once"),
+        ({"order": (0, 1)}, "does not name each of 3 sub-tasks once"),
         ({"meta_lr": 0.0}, "meta_lr=0.0: it must be greater than 0"),
         ({"patience": 0}, "patience=0: wait for at least 1 validation"),
         ({"judge_start": -1.0}, "judge_start=-1.0"),

@@ -14,6 +14,7 @@ from torch import nn
 from tests.data.tasks.test_many_shot import marked_store
 from tests.support.experiment_runs import Runs, evaluation_of, group_of, on_record
 from warpgrad.adaptation.adapt import adapt
+from warpgrad.algorithms.method import load_weights
 from warpgrad.cli.main import parse
 from warpgrad.data.tasks.many_shot import ManyShotFamily
 from warpgrad.errors import WarpgradError
@@ -32,7 +33,7 @@ from warpgrad.keys import fold
 from warpgrad.objectives import Approximate, Exact
 from warpgrad.training.checkpoint import read_checkpoint
 from warpgrad.training.run_directory import TIMES, newest_checkpoint
-from warpgrad.training.state import load_learner, load_weights
+from warpgrad.training.saving import load_learner
 
 EXPERIMENT = MultiShot()
 SHAPE = (3, 32, 32)
@@ -344,7 +345,7 @@ def test_the_curve_of_a_search_does_not_see_test_classes(tiny, tmp_path, monkeyp
 
 def test_other_ways_get_a_fresh_head_and_say_so(tiny, runs, capsys):
     found = EXPERIMENT.evaluate(tiny(method="warp-leap", ways=2), runs["warp-leap"])
-    assert "drawn afresh on every task; what begins anew: head.bias, head.weight" in capsys.readouterr().err
+    assert "drawn afresh on every task; these parameters start fresh: head.bias, head.weight" in capsys.readouterr().err
     assert (found["ways"], found["batch_norm"]) == (2, "corrected")
     assert "Batch-norm uses batch statistics in adaptation" in found["notes"][0]
 

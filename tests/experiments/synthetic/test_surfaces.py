@@ -23,7 +23,7 @@ from warpgrad.experiments.synthetic.surfaces import (
     surface,
 )
 from warpgrad.training.run_directory import newest_checkpoint
-from warpgrad.training.state import load_learner
+from warpgrad.training.saving import load_learner
 
 
 def by_hand(x1, x2, s, a, b, peaks=False):

@@ -43,7 +43,7 @@ from warpgrad.experiments.synthetic.surfaces import (
 from warpgrad.report.runs import read_run
 from warpgrad.statistics.estimates import paired_difference
 from warpgrad.training.run_directory import newest_checkpoint
-from warpgrad.training.state import load_learner
+from warpgrad.training.saving import load_learner
 
 EXPERIMENT = Synthetic()
 TINY: dict[str, Any] = {"meta_steps": 2, "surfaces": 2, "starts": 3, "steps": 4, "test_surfaces": 6, "test_starts": 2}

@@ -27,7 +27,7 @@ from warpgrad.errors import require
 Levels = npt.NDArray[np.int64]
 
 _TRIES = 40
-"""After so many refused characters an alphabet takes what comes: its style has no more to give."""
+"""After this many rejected characters an alphabet accepts any, because its style has no more distinct ones."""
 _MODEL = 28
 _LEAST_INK, _MOST_INK = 25, 140
 """In thousandths of the page."""
@@ -108,7 +108,7 @@ def _alphabet(place: tuple[str, int, int], style: Style, number: int) -> Iterato
         yield page
 
 
-# What follows decides what is in the data set, so it counts in whole numbers: a sum of floats may vary by machine.
+# What follows decides what is in the data set, so it uses integers: a sum of floats may vary by machine.
 
 
 def _legible(model: Images) -> bool:

@@ -57,7 +57,7 @@ def draw_writers(random: Random, count: int) -> Writers:
 def draw_glyph(random: Random, glyph: Glyph, writers: Writers, size: int) -> Images:
     """One drawing of `glyph` by each writer: uint8 [n, 1, size, size], ink 255 on paper 0."""
     count = len(writers)
-    # Now and then somebody slips.
+    # Now and then a writer slips.
     slip = random.uniform(0.0, 1.0, (count,)) < 0.12
     loose = (writers.loose * (1.0 + 0.8 * slip))[:, None, None]
     page = np.concatenate([_stroke(random, *stroke, writers, loose) for stroke in glyph], axis=1)

@@ -133,5 +133,5 @@ def _groups(tree: FileTree, root: str, found: Mapping[str, list[str]]) -> dict[s
         return {}
     groups = table_of(tree.read(file), f"{tree.path}: {file}")
     if missing := sorted(set(found) - set(groups)):
-        raise WarpgradError(f"{tree.path}: {file} names no superclass of '{missing[0]}': mend or delete that file.")
+        raise WarpgradError(f"{tree.path}: {file} names no superclass of '{missing[0]}': fix or delete that file.")
     return groups

@@ -1,4 +1,4 @@
-"""Any pictures that lie in class folders: a person's own data set.
+"""Any pictures in class folders: a user's own data set.
 
     <class>/<picture>                                 the splits are drawn: 64 / 16 / 20 % of the classes, by a seed
     <class>/<picture>, train.txt, val.txt, test.txt   each file names its classes, one a line
@@ -9,6 +9,7 @@ packed in a zip or not. Read are PNG, JPEG, BMP, GIF, TIFF, WebP and PPM.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from pathlib import Path
@@ -17,14 +18,14 @@ from typing import NamedTuple
 from PIL import Image
 
 from warpgrad.data.archives import FileTree, open_tree
-from warpgrad.data.pictures import ClassFiles, Progress, look, resized, stream
+from warpgrad.data.pictures import MAX_PIXELS, ClassFiles, Progress, look, resized, stream
 from warpgrad.data.prepared import TITLES
 from warpgrad.data.splits import FILE_NAMES, SPLITS, check_splits, draw_splits, fractions, lines_of
 from warpgrad.data.store import ImageStore
 from warpgrad.data.writing import check_vacant, write
 from warpgrad.errors import WarpgradError, require
 
-_REMEDY = "mend or remove that file"
+_REMEDY = "fix or remove that file"
 _SPLIT_OF = {name: split for split, names in FILE_NAMES.items() for name in names}
 
 
@@ -58,7 +59,10 @@ def prepare_folder(
     """
     source, destination = Path(source).expanduser(), Path(destination)
     check_vacant(destination)
-    require(size is None or size >= 1, f"images of {size}×{size} cannot be made; size must be at least 1.")
+    require(
+        size is None or (size >= 1 and size * size <= MAX_PIXELS),
+        f"images of {size}×{size} cannot be made; size must be at least 1 and at most {math.isqrt(MAX_PIXELS)}.",
+    )
     require(
         re.fullmatch(r"[\w-][\w. -]*", name) and name not in TITLES and name not in TITLES.values(),
         f"'{name}' cannot name a data set of one's own: choose a plain name of no public data set.",

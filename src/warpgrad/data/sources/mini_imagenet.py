@@ -95,7 +95,7 @@ def prepare_mini_imagenet(
         classes, splits = _tables(tree, contents)
         return write(
             destination,
-            stream(classes, resized(tree, SIDE, "get that picture anew"), progress),
+            stream(classes, resized(tree, SIDE, "get that picture again"), progress),
             splits=splits,
             fingerprint=tree.fingerprint(),
             note=f"RGB 0 to 255, resized to {SIDE}×{SIDE} by Lanczos where it was not of that size",

@@ -119,7 +119,7 @@ def prepare_omniglot(
     """Make a data set of `size`×`size` images, ink 255 on paper 0, from the two archives or their unpacked folders.
 
     `source` is the folder they lie in (None: WARPGRAD_DATA). They are verified by content, not by checksum, so
-    archives packed anew are welcome: every alphabet, character and drawing must be there, readable and 105×105.
+    repacked archives are accepted: every alphabet, character and drawing must be there, readable and 105×105.
     `progress(characters done, characters in all)` is called after each character.
     """
 

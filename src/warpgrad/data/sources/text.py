@@ -131,7 +131,7 @@ def read_rows(source: str | Path, fields: Fields) -> list[tuple[str, str, str]]:
     for number, line in enumerate(content.split("\n"), start=1):
         if len(line) > 2 * LONGEST:
             raise WarpgradError(
-                f"line {number} of {path} has {len(line)} characters: a sentence has at most {LONGEST}; mend the file."
+                f"line {number} of {path} has {len(line)} characters: a sentence has at most {LONGEST}; fix the file."
             )
     read = _jsonl if path.suffix.lower() in (".jsonl", ".ndjson", ".json") else _csv
     rows = [_checked(path, number, values) for number, values in read(path, content, fields)]
@@ -178,7 +178,7 @@ def _csv(path: Path, content: str, fields: Fields) -> Iterator[tuple[int, tuple[
         for row in reader:
             yield reader.line_num, tuple(row.get(column, "") if column else "" for column in columns)  # type: ignore[misc]
     except csv.Error as error:
-        raise WarpgradError(f"{path} cannot be read as CSV ({error}); mend it, or give JSONL.") from error
+        raise WarpgradError(f"{path} cannot be read as CSV ({error}); fix it, or give JSONL.") from error
 
 
 def _jsonl(path: Path, content: str, fields: Fields) -> Iterator[tuple[int, tuple[Any, Any, Any]]]:
@@ -215,7 +215,7 @@ def _checked(path: Path, number: int, values: tuple[Any, Any, Any]) -> tuple[str
         raise WarpgradError(f"line {number} of {path} has no sentence: give it one, or leave the line out.")
     if len(text) > LONGEST:
         raise WarpgradError(
-            f"line {number} of {path} has a sentence of {len(text)} characters: at most {LONGEST} are read; mend it."
+            f"line {number} of {path} has a sentence of {len(text)} characters: at most {LONGEST} are read; fix it."
         )
     return text, label, domain
 
@@ -244,7 +244,14 @@ def _made(name: str, rows: Sequence[tuple[str, str, str]], outside: Sequence[str
 
 
 def _written(content: Mapping[str, Any], out: Path) -> LabelledText:
-    write_bytes(out / FILE, _set(sealed(content)))
+    try:
+        data = _set(sealed(content))
+    except UnicodeEncodeError as error:  # JSON can spell them, and so can the name of a file
+        raise WarpgradError(
+            f"a sentence, label or name has {error.object[error.start : error.start + 1]!a}, which is half a character "
+            "and no text; fix the source."
+        ) from error
+    write_bytes(out / FILE, data)
     return _opened(out)
 
 

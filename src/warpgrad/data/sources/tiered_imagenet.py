@@ -63,7 +63,7 @@ def prepare_tiered_imagenet(
         check_splits(layout.splits, {item.name for item in layout.classes}, str(place), _sizes)
         return write(
             destination,
-            stream(layout.classes, resized(tree, SIDE, "get that picture anew"), progress),
+            stream(layout.classes, resized(tree, SIDE, "get that picture again"), progress),
             splits=layout.splits,
             fingerprint=tree.fingerprint(),
             note=f"RGB 0 to 255, resized to {SIDE}×{SIDE} by Lanczos where it was not of that size; no superclasses",

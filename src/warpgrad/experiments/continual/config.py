@@ -21,7 +21,7 @@ from warpgrad.experiments.search_space import FloatRange, Space, Spaces
 
 METHODS = ("warpgrad", "no-warp", "warp-current", "ewc")
 WARPED = ("warpgrad", "warp-current")
-"""The methods with something to meta-learn."""
+"""The methods that meta-learn a warp."""
 
 PRINTED: Mapping[str, Any] = MappingProxyType(
     {
@@ -45,9 +45,9 @@ OURS: Mapping[str, Any] = MappingProxyType(
         "meta_schedule": "cosine",
     }
 )
-"""What of that is other in ours."""
+"""The settings of `ours` that differ from the paper's."""
 _LOOKING_BACK = ("weighting", "credit")
-"""What means nothing to a warp that is judged on the current sub-task alone."""
+"""Settings without effect on a warp that is learned on the current sub-task alone."""
 
 
 @dataclass(frozen=True)
@@ -56,78 +56,80 @@ class ContinualConfig(Config):
 
     method: str = "warpgrad"
     family: Literal["sine", "alphabets"] = "sine"
-    """Mixtures of two sines, or characters of alphabets."""
+    """Whether tasks are mixtures of two sines, or characters of alphabets."""
     subtasks: PositiveInt = 5
-    """T."""
+    """T, the number of sub-tasks of a task."""
     steps_per_subtask: PositiveInt = 20
-    """n; K = nT."""
+    """n, the number of adaptation steps on each sub-task, so that K = nT."""
     batch_size: PositiveInt = 5
-    """Examples per adaptation step."""
+    """The number of examples in each adaptation step."""
     meta_batch_size: PositiveInt = 5
-    """Validation examples of each seen sub-task in the meta-loss; the paper does not say."""
+    """The number of validation examples of each seen sub-task in the meta-loss; the paper does not state it."""
     lr: PositiveFloat = 0.001
-    """α."""
+    """α, the step size of adaptation."""
     hidden: PositiveInt = 200
-    """Units of each hidden layer."""
+    """The number of units of each hidden layer."""
     hidden_layers: PositiveInt = 3
-    """Hidden layers; with 3 there are 4 linear layers. The text can also mean 4."""
+    """The number of hidden layers; with 3 there are 4 linear layers. The paper's text can also be read as 4."""
     warp_hidden: PositiveInt = 100
-    """Hidden units of each warp-layer."""
+    """The number of hidden units of each warp-layer."""
     warp_tanh: Literal["both", "hidden"] = "both"
-    """Which of a warp's two layers a tanh follows; the text can mean either. `both` bounds what a warp adds by 1."""
+    """Which of a warp's two layers are followed by tanh; the paper's text can be read either way. With `both`, a warp
+    adds at most 1."""
     weighting: Literal["balanced", "printed", "mean"] = "balanced"
     """How the meta-loss weighs earlier sub-tasks; warp-current ignores them."""
     credit: Literal["full", "step", "movement", "direction"] = "full"
-    """What φ is judged for on earlier sub-tasks: the step and the loss after it, as in Eq. 11; the step alone; the
-    movement of predictions since they were learned; or that, and of the step its direction alone."""
+    """What φ gets a gradient for on earlier sub-tasks: the step and the loss after it, as in Eq. 11 (full); the step
+    alone (step); how far predictions have moved since they were learned (movement); or that and the direction of the
+    step (direction)."""
     direction_weight: PositiveFloat = 5.0
-    """How much that direction counts, where it alone does."""
+    """The weight of the direction of the step under `credit=direction`."""
     objective: Literal["exact", "approximate"] = "exact"
-    """L or L̂."""
+    """The objective of φ: exact (Eq. 11) or approximate (Eq. 12)."""
     judge_start: NonNegativeFloat = 0.0
-    """Weight of the mean loss over all sub-tasks at θ0 itself; 0 is the paper's. Nothing else holds that loss,
-    and orders that begin elsewhere than meta-training did can suffer where it grows."""
+    """The weight of the mean loss over all sub-tasks at θ0 itself; the paper has no such term, 0. Without it that loss
+    may grow, to the disadvantage of orders that start with another sub-task than meta-training did."""
     start_functions: PositiveInt = 40
-    """Sines: functions of the family that θ0 is judged on, where it is, for each task of a meta-step."""
+    """Sines: the number of functions on which θ0 is judged for each task of a meta-step, if `judge_start` is not 0."""
     meta_steps: PositiveInt = 20_000
-    """Meta-steps; methods without a warp take none."""
+    """The number of meta-steps; methods without a warp take none."""
     tasks: PositiveInt = 5
-    """Task sequences per meta-step."""
+    """The number of task sequences in each meta-step."""
     meta_lr: PositiveFloat = 0.001
-    """β, of Adam."""
+    """β, Adam's meta step size."""
     meta_schedule: Literal["constant", "cosine"] = "constant"
-    """Of β; `cosine` brings it to 0 at the last meta-step, which a short run needs to come to rest."""
+    """The schedule of β; `cosine` decays it to 0 at the last meta-step, which a short run needs to settle."""
     meta_clip: NonNegativeFloat = 0.0
-    """Largest norm of the meta-gradient; 0 for none, as in the paper."""
+    """The bound on the norm of the meta-gradient; 0 for no bound, as in the paper."""
     strength: NonNegativeFloat = 1e4
     """λ of online EWC."""
     decay: Annotated[float, Bound("what is kept of the past is a share, from 0 to 1", least=0, most=1)] = 1.0
     """γ of online EWC."""
     order: tuple[int, ...] = (1, 3, 4, 2, 0)
-    """The other order that test tasks are learned in."""
+    """The second order in which the sub-tasks of test tasks are learned."""
     split: Literal["test", "validation"] = "test"
-    """Which held-out tasks to test on; the sweep of the baselines uses validation."""
+    """Which held-out tasks to test on; the sweep of the baselines uses the validation tasks."""
     test_tasks: PositiveInt = 100
-    """Held-out tasks."""
+    """The number of held-out tasks."""
     test_points: PositiveInt = 20
-    """Evenly spaced test inputs in each part of [−5, 5]."""
+    """The number of evenly spaced test inputs in each part of [−5, 5]."""
     test_every: PositiveInt = 1
-    """Test after every so many steps, and when a sub-task ends."""
+    """The number of steps between tests; there is also one when a sub-task ends."""
     validation_tasks: PositiveInt = 20
-    """Held-out tasks for the curve against meta-steps."""
+    """The number of held-out tasks for the validation curve."""
     validate_every: PositiveInt = 200
-    """Meta-steps between two points of that curve."""
+    """The number of meta-steps between two points of the validation curve."""
     patience: Annotated[int, Bound("wait for at least 1 validation, or None for no choice", least=1)] | None = None
-    """Points of that curve without a new best of the loss on earlier sub-tasks, over both orders, before the run stops;
-    it ends with the best weights. None: the run goes on and ends with the last ones, as in the paper."""
+    """The number of validations without a new best loss on earlier sub-tasks, over both orders, that end the run with
+    the best weights. None runs all meta-steps and keeps the last weights, as in the paper."""
     ways: PositiveInt = 2
-    """Alphabets: characters per sub-task."""
+    """Alphabets: the number of characters of a sub-task."""
     scenario: Literal["class", "domain"] = "class"
-    """Alphabets: labels of their own for all characters, or labels that begin anew in each sub-task."""
+    """Alphabets: a label for each of all characters (class), or labels that start from 0 in each sub-task (domain)."""
     alphabets: Annotated[int, Bound("training, validation and test need one each", least=3)] = 24
-    """Alphabets: how many, of which a quarter is held out for the test and a sixth for validation."""
+    """Alphabets: their number; a quarter is held out for the test and a sixth for validation."""
     data: str = ""
-    """Alphabets: a prepared data set; drawn anew if not given."""
+    """Alphabets: a prepared data set; drawn alphabets if not given."""
 
 
 PRESETS: Mapping[str, ContinualConfig] = MappingProxyType(
@@ -156,12 +158,12 @@ SPACES: Spaces = {
     "no-warp": {"lr": FloatRange(3e-4, 3e-2, log=True)},
     "ewc": {"lr": FloatRange(1e-3, 1e-2, log=True), "strength": FloatRange(1e2, 1e5, log=True)},
 }
-"""What `warpgrad sweep` chooses from."""
+"""The search spaces of `warpgrad sweep`."""
 
 
 def departures(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The settings in which a run is ours and not the paper's. The paper prints two formulas for the weights, of which
-    neither is ours."""
+    """The settings in which a run departs from the paper. Either of the two formulas for weights that the paper prints
+    counts as the paper's."""
     if config["method"] not in WARPED or config["family"] != "sine":
         return ()
     found = [name for name, value in PRINTED.items() if config[name] != value]
@@ -172,12 +174,12 @@ def departures(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 PLAIN = (Row("no warp", {"method": "no-warp"}), Row("no warp, lr 0.01", {"method": "no-warp", "lr": 0.01}))
 EWC = Row("EWC", {"method": "ewc", "lr": 0.003, "strength": 1e4})
-"""Rows that meta-learn nothing."""
+"""The rows of methods without meta-learning."""
 
 CURRENT = {"method": "warp-current", "credit": "full"}
-"""Without earlier sub-tasks in the meta-loss all credits are one."""
+"""Without earlier sub-tasks in the meta-loss all choices of `credit` are the same."""
 SHORT = {"ours": {"meta_steps": 1000}}
-"""The ablation's length."""
+"""The number of meta-steps of the ablation."""
 
 TABLES = (
     RunTable(

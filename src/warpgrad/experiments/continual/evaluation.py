@@ -28,11 +28,11 @@ from warpgrad.tasks.continual import ContinualTask
 ORDERS = ("sequential", "shuffled")
 LOG_LOSS = "log10 loss"
 SELECTED = "loss/old"
-"""The validation score that weights are chosen by, if any: over both orders, so that neither is favoured."""
+"""The validation score that chooses the weights where `patience` is set; over both orders, to favour neither."""
 _LEAST = 1e-12
-"""Losses below it count as this much in a logarithm."""
+"""The lower bound of losses before their logarithm is taken."""
 _DRAWN = 101
-"""Places at which predictions are kept."""
+"""The number of inputs at which predictions are kept."""
 
 
 def held_out(config: ContinualConfig, order: str, count: int) -> list[ContinualTask]:
@@ -46,7 +46,7 @@ def held_out(config: ContinualConfig, order: str, count: int) -> list[ContinualT
 
 
 def around(config: ContinualConfig) -> Around | None:
-    """What a method does about adaptation, beside SGD."""
+    """Wraps the adaptation of a method that does more than SGD."""
     if config.method != "ewc":
         return None
 
@@ -66,7 +66,7 @@ def around(config: ContinualConfig) -> Around | None:
 def curves_of(
     config: ContinualConfig, learner: Learner, tasks: Sequence[ContinualTask], every: int | None = None
 ) -> Curves:
-    """Those of the task's own measures, and of the log-loss."""
+    """Scores of the task's own measures and of the log-loss."""
     found = learning_curves(learner, SGD(config.lr), tasks, every=every, around=around(config))
     logarithms = found.scores["loss"].clamp(min=_LEAST).log10()
     return replace(found, scores={**found.scores, LOG_LOSS: logarithms})
@@ -118,7 +118,7 @@ def prediction(config: ContinualConfig, learner: Learner, task: ContinualTask) -
 def validation(config: ContinualConfig) -> Callable[[Learner], Mapping[str, float]]:
     """Scores on validation tasks in both orders, and the loss at θ0, for the curve against meta-steps.
 
-    Unless `judge_start` is set, no objective judges θ0 itself, only where the first step leads: worth watching.
+    Unless `judge_start` is set, no objective contains the loss at θ0 itself, so it is recorded here.
     """
     held_back = ContinualConfig(**{**vars(config), "split": "validation"})
     tasks = {order: held_out(held_back, order, config.validation_tasks) for order in ORDERS}

@@ -38,7 +38,7 @@ from warpgrad.experiments.runner import meta_trained, without_meta_training
 from warpgrad.training.early_stopping import EarlyStopping
 
 MOST_CHARACTERS = 60
-"""Of an alphabet; the largest of Omniglot has 55."""
+"""The largest number of characters of an alphabet; the largest of Omniglot has 55."""
 
 
 class ContinualLearning(Experiment[ContinualConfig]):
@@ -49,7 +49,7 @@ class ContinualLearning(Experiment[ContinualConfig]):
         super().check(config)
         require(
             config.subtasks >= 2 and sorted(config.order) == list(range(config.subtasks)),
-            f"order={config.order} names not each of {config.subtasks} sub-tasks once, counting from 0; there must "
+            f"order={config.order} does not name each of {config.subtasks} sub-tasks once, counting from 0; there must "
             "be at least two.",
         )
         require(

@@ -44,11 +44,11 @@ Coefficients = Sequence[float] | Sequence[Numbers]
 """(a₁, b₁, a₂, b₂, o); as arrays, one of each for every x."""
 
 RANGES = ((0.1, 5.0), (0.0, math.pi), (0.1, 5.0), (0.0, math.pi), (-5.0, 5.0))
-"""Of the coefficients."""
+"""The ranges of the coefficients."""
 
 
 def sine_mixture(x: Numbers, coefficients: Coefficients) -> Numbers:
-    """g at x. By NumPy: a batch has five numbers, for which operations of tensors take several times as long."""
+    """Compute g at x with NumPy, because tensor operations take several times as long for batches of five numbers."""
     a1, b1, a2, b2, offset = coefficients
     alpha = 1.0 / (1.0 + np.exp(-(x + offset)))
     first, second = a1 * np.sin(x - b1), a2 * np.sin(x - b2)
@@ -63,7 +63,7 @@ def draw_sine_mixture(seed: int) -> Coefficients:
 
 
 class SineSubTask(SubTask):
-    """g on one interval. Inputs are drawn anew for every batch, so training and validation never share any."""
+    """g on one interval. Every batch draws new inputs, so training and validation never share any."""
 
     def __init__(
         self, coefficients: Coefficients, low: float, high: float, test_points: int, device: str = "cpu"
@@ -114,7 +114,7 @@ class SineMixtures(TaskFamily):
         return ContinualTask(parts, half_squared_error, start=self.unknown, seed=seed, name=name, **self.options)
 
     def unknown(self, place: int, draw: Generator) -> Examples:
-        """One point of each of many functions, in the part at this place: what is known before the task is."""
+        """One point of each of many functions, in this part of the interval, to judge θ0 before the task is known."""
         ranges = (*RANGES, self._intervals[place])
         fractions = torch.rand(len(ranges), self.start_functions, 1, generator=draw).numpy()
         *found, x = (low + (high - low) * part for (low, high), part in zip(ranges, fractions, strict=True))

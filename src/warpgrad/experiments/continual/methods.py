@@ -23,13 +23,13 @@ from warpgrad.rules import SGD
 from warpgrad.tasks.base import TaskFamily
 from warpgrad.tasks.continual import Weighting
 from warpgrad.training.run_directory import newest_checkpoint
-from warpgrad.training.state import load_learner
+from warpgrad.training.saving import load_learner
 
 Part = Literal["train", "validation", "test"]
 
 
 def family(config: ContinualConfig, part: Part) -> TaskFamily:
-    """p(τ); the sines of different parts differ by their seeds alone."""
+    """p(τ); the sine tasks of the splits differ by their seeds alone."""
     weighting: Weighting = "current" if config.method == "warp-current" else config.weighting
     options: dict[str, Any] = {
         "steps_per_subtask": config.steps_per_subtask,

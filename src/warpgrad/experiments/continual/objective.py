@@ -37,12 +37,12 @@ from warpgrad.tensors import Tensors, detached, gradients
 Credit = Literal["full", "step", "movement", "direction"]
 CREDITS: tuple[Credit, ...] = ("full", "step", "movement", "direction")
 MOVING: tuple[Credit, ...] = ("movement", "direction")
-"""Those that look back to where earlier sub-tasks ended."""
+"""The credits that need the parameters at which earlier sub-tasks ended."""
 STEPPING: tuple[Credit, ...] = ("step", "direction")
-"""Those that judge the step itself, which must not be a constant then."""
+"""The credits that differentiate through the step, which must not be held constant then."""
 
 SHORTEST = 1e-10
-"""A much shorter step is credited in full, length and all: the direction of nothing is not defined."""
+"""A step much shorter than this is credited in full, because a step of length 0 has no direction."""
 
 START_LOSS = Role(
     "start_loss",
@@ -53,7 +53,7 @@ START_LOSS = Role(
 
 
 class _LookingBack(Objective):
-    """What `LookBack` and `ApproximateLookBack` share: everything but how the step is differentiated."""
+    """The common part of `LookBack` and `ApproximateLookBack`, which differ only in how the step is differentiated."""
 
     def __init__(self, credit: Credit = "full", *, direction_weight: float = 5.0, judge_start: float = 0.0) -> None:
         """
@@ -122,7 +122,7 @@ class _LookingBack(Objective):
 
 
 class LookBack(_LookingBack, Exact):
-    """Eq. 11 on a sequence of sub-tasks, with a choice of what earlier ones judge."""
+    """Eq. 11 on a sequence of sub-tasks, with a choice of gradients for earlier ones."""
 
 
 class ApproximateLookBack(_LookingBack, Approximate):

@@ -17,7 +17,7 @@ PAPER = {"new": 1e-3, "old": 1e-2}
 in its figures."""
 
 SHARE = 0.3
-"""Of any other method's loss on earlier sub-tasks, WarpGrad is to keep at most this much."""
+"""WarpGrad's loss on earlier sub-tasks should be at most this share of any other method's."""
 
 TITLES = {
     "new": "new sub-task",
@@ -29,13 +29,13 @@ TITLES = {
 
 
 def is_printed(group: Group) -> bool:
-    """Whether it is the paper's method on the paper's tasks, with nothing of ours: what its levels are about."""
+    """Whether a group is the paper's method on the paper's tasks, so that the paper's levels apply to it."""
     config = group.runs[0].config
     return config["method"] == "warpgrad" and config["family"] == "sine" and not departures(config)
 
 
 def named(groups: Sequence[Group]) -> list[Group]:
-    """The groups, those called ours that are, whoever named them."""
+    """The groups, with `ours` in the labels of those that depart from the paper."""
     return [
         replace(group, label=f"{group.label}, ours")
         if departures(group.runs[0].config) and "ours" not in group.label
@@ -45,7 +45,7 @@ def named(groups: Sequence[Group]) -> list[Group]:
 
 
 def stated(measure: str, score: str) -> str | None:
-    """What the paper says of it, as a cell."""
+    """The paper's level, as a cell of a table."""
     if score not in PAPER or measure not in ("loss", LOG_LOSS):
         return None
     return f"~{PAPER[score] if measure == 'loss' else math.log10(PAPER[score]):g}"
@@ -67,7 +67,7 @@ def estimate(group: Group, order: str, measure: str, score: str) -> Estimate:
 
 
 def difference(group: Group, reference: Group, order: str, measure: str, score: str) -> Difference:
-    """How far `group` lies above `reference`."""
+    """The paired difference `group` − `reference`."""
     return paired_difference(
         scores(group, order, measure, score),
         scores(reference, order, measure, score),
@@ -84,5 +84,5 @@ def beyond_share(reference: Group, other: Group, order: str) -> Difference:
 
 
 def reference_of(groups: Sequence[Group]) -> Group | None:
-    """What the others are compared with: the first group that looks back with a warp."""
+    """The group that the others are compared with: the first one with a warp that looks back."""
     return next((group for group in groups if group.runs[0].method == "warpgrad"), None)

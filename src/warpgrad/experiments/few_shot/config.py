@@ -27,12 +27,12 @@ METHODS = (
 )  # fmt: skip
 DATA = ("cifar-fs", "fc100", "mini-imagenet", "tiered-imagenet", "omniglot-fewshot")
 TRAIN_SHOTS = {1: 5, 5: 15}
-"""App. H: meta-training sees more images of each class than the test."""
+"""Shots of the test -> shots of meta-training, which are more (App. H)."""
 _SEARCHED: Mapping[str, Mapping[str, float]] = {
     method: {"inner_lr": alpha}
     for method, alpha in (("warp-maml", 0.15), ("maml", 0.05), ("meta-sgd", 0.05), ("t-nets", 0.05), ("cavia", 150.0))
 }
-"""What won the table `few-shot-steps`; the methods that it does not search have MAML's."""
+"""The step sizes that the table `few-shot-steps` chose; methods that it does not search use MAML's."""
 
 
 @dataclass(frozen=True)
@@ -44,59 +44,59 @@ class FewShotConfig(Config):
     data: str = "mini-imagenet"
     """cifar-fs, fc100, mini-imagenet, tiered-imagenet, omniglot-fewshot, or the folder of a prepared data set."""
     ways: int = 5
-    """N, classes of an episode."""
+    """N, the number of classes of an episode."""
     shots: int = 1
-    """Images of each class to adapt to, in validation and test."""
+    """The number of images of each class to adapt to, in validation and test."""
     train_shots: int | None = None
-    """The same in meta-training; None is 5 for 1-shot and 15 for 5-shot tests (App. H), else as many as in the test."""
+    """The same in meta-training. None means 5 for 1-shot and 15 for 5-shot tests (App. H), otherwise as in the test."""
     query: int = 15
-    """L, further images of each class, for the meta-loss and the test."""
+    """L, the number of further images of each class, for the meta-loss and the test."""
     rotations: bool = False
-    """Images turned by 90°, 180° and 270° are further classes, in all splits; for omniglot-fewshot."""
+    """Add images rotated by 90°, 180° and 270° as further classes, in all splits; for omniglot-fewshot."""
     flips: bool = False
-    """Mirror images at random in meta-training."""
+    """Flip images horizontally at random in meta-training."""
     filters: PositiveInt = 128
-    """Channels of each of the four blocks."""
+    """The number of channels of each of the four blocks."""
     warp_init: Literal["identity", "own"] = "identity"
-    """Begin the warp-layers of warp-maml as the identity map, or at their own random weights."""
+    """Start the warp-layers of warp-maml as the identity map (identity), or at random weights (own)."""
     context: PositiveInt = 100
-    """Size of CAVIA's context."""
+    """The size of CAVIA's context."""
     temperature: PositiveFloat = 0.5
-    """Of the masks of mt-nets."""
+    """The temperature of the masks of mt-nets."""
     batch_norm: Literal["batch", "running"] = "batch"
     """What batch-norm uses at test: the statistics of the query set (batch), or the episode's running ones."""
     steps: PositiveInt = 5
-    """K in meta-training."""
+    """K, the number of adaptation steps in meta-training."""
     inner_lr: PositiveFloat = 0.05
-    """α; by default the method's own, chosen by the table `few-shot-steps`."""
+    """α, the step size of adaptation; each method has its own default, chosen by the table `few-shot-steps`."""
     meta_lr: PositiveFloat = 0.001
-    """Adam's step size for φ: warps, T, and what CAVIA and ANIL do not adapt."""
+    """Adam's step size for φ: the warps, T, and the parameters that CAVIA and ANIL do not adapt."""
     theta0_lr: PositiveFloat = 0.001
     """Adam's step size for θ0."""
     rule_lr: PositiveFloat = 0.001
-    """Adam's step size for what a rule learns: step sizes, curvature factors, masks."""
+    """Adam's step size for the parameters of a rule: step sizes, curvature factors, masks."""
     meta_clip: PositiveFloat = 10.0
-    """Largest norm of the meta-gradient of each of these groups."""
+    """The bound on the norm of the meta-gradient of each of these groups."""
     meta_batch: PositiveInt = 1
-    """Tasks per meta-step."""
+    """The number of tasks in each meta-step."""
     meta_steps: PositiveInt = 60_000
-    """Meta-steps."""
+    """The number of meta-steps."""
     validate_every: PositiveInt = 1000
-    """Meta-steps between validations; the weights with the best validation accuracy are kept."""
+    """The number of meta-steps between validations; the weights with the best validation accuracy are kept."""
     validation_episodes: PositiveInt = 600
-    """Episodes of a validation."""
+    """The number of episodes of a validation."""
     patience: Annotated[int, Bound("wait for at least 1 validation, or None for all", least=1)] | None = None
-    """Validations without a new best after which the run stops; None goes through all meta-steps."""
+    """The number of validations without a new best that end the run; None runs all meta-steps."""
     test_curve_every: NonNegativeInt = 0
-    """Meta-steps between tests on the way, on the first episodes of the final one; they choose nothing. 0: none."""
+    """The number of meta-steps between tests during meta-training, which choose nothing; 0 for no such tests."""
     test_curve_episodes: PositiveInt = 600
-    """Episodes of each of these tests."""
+    """The number of episodes of each of these tests: the first ones of the final test."""
     split: Literal["test", "validation"] = "test"
-    """Which classes to test on."""
+    """Whether to test on the test classes or on the validation classes."""
     test_episodes: Annotated[int, Bound("an interval needs at least 2 episodes", least=2)] = 600
-    """Episodes of the test, the same for every method and seed."""
+    """The number of episodes of the final test, the same ones for every method and seed."""
     test_steps: PositiveInt = 5
-    """Adaptation steps at test; validation takes K."""
+    """The number of adaptation steps at test; validation takes K."""
 
     @property
     def test_shape(self) -> EpisodeShape:
@@ -142,7 +142,7 @@ SPACES: Spaces = {
         "filters": Choices((32, 64, 128, 256, 512)),
     },
 }
-"""What `warpgrad sweep` chooses from. The paper gives no ranges but 128 filters or fewer; CAVIA's are its authors'."""
+"""The search spaces of `warpgrad sweep`. The paper only says 128 filters or fewer; those of CAVIA are its authors'."""
 
 
 NAME = "few-shot"
@@ -165,7 +165,7 @@ SMALL_STEPS = {1: 2000, 5: 800}
 """Meta-steps at the small preset: the episodes of 5-shot training are three times as large."""
 SMALL_SEEDS = {1: 4, 5: 2}
 VALIDATIONS = 8
-"""In every run of a table on CIFAR-FS, however long it is."""
+"""The number of validations in every run of a table on CIFAR-FS, however long it is."""
 PAPER_STEPS, PAPER_VALIDATIONS = 60_000, 60
 """The same at the preset `paper`, with the same costs."""
 LONG_STEPS = 10_000
@@ -263,7 +263,7 @@ LONG = RunTable(
     seeds=2,
     preset="small",
 )
-"""Whether what a method is ahead by lasts; the test episodes of the curve choose nothing."""
+"""Shows whether the lead of a method lasts; the test episodes of the curve choose nothing."""
 
 STEP_SIZES = (0.005, 0.015, 0.05, 0.15, 0.5, 1.5)
 CONTEXT_STEP_SIZES = (5.0, 15.0, 50.0, 150.0, 500.0, 1500.0)
@@ -285,7 +285,7 @@ PROBES = RunTable(
     preset="small",
     search=True,
 )
-"""What the step sizes of the preset `small` are chosen by: as many trials for each method of the tables on CIFAR-FS."""
+"""The search that chose the step sizes of `small`, with as many trials for each method of the tables on CIFAR-FS."""
 
 TABLES: tuple[RunTable, ...] = (
     *(_cifar_table(place, shots) for place, shots in enumerate((1, 5))),

@@ -33,6 +33,7 @@ from typing import Any
 from warpgrad.adaptation.adapt import score
 from warpgrad.data.tasks.episodes import FewShotImageFamily, FewShotImages
 from warpgrad.experiments.base import Execution, Experiment, require_users
+from warpgrad.experiments.evaluation import scores_on_the_way
 from warpgrad.experiments.few_shot import page
 from warpgrad.experiments.few_shot.config import (
     DECLARATION,
@@ -43,7 +44,6 @@ from warpgrad.experiments.few_shot.evaluation import evaluate_on_episodes
 from warpgrad.experiments.few_shot.methods import open_data, recipe
 from warpgrad.experiments.runner import meta_trained
 from warpgrad.model.learner import Learner
-from warpgrad.training.early_stopping import EarlyStopping
 from warpgrad.training.loop import Validation
 
 _METHODS_OF = {
@@ -84,18 +84,12 @@ class FewShot(Experiment[FewShotConfig]):
 
             return measure
 
-        return meta_trained(
-            self,
-            config,
-            execution,
-            chosen,
-            tasks,
-            validate=scores("validation", config.validation_episodes),
-            validate_every=config.validate_every,
-            early_stopping=EarlyStopping("accuracy", config.patience or config.meta_steps, "max"),
-            test=scores(config.split, config.test_curve_episodes) if config.test_curve_every else None,
-            test_every=config.test_curve_every or 1,
+        validate, test = (
+            scores("validation", config.validation_episodes),
+            scores(config.split, config.test_curve_episodes),
         )
+        on_the_way = scores_on_the_way(config, "accuracy", validate, test)
+        return meta_trained(self, config, execution, chosen, tasks, **on_the_way)
 
     def evaluate(self, config: FewShotConfig, directory: Path) -> dict[str, Any]:
         images = FewShotImages(open_data(config.data), config.device)

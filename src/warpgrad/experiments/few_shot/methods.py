@@ -21,9 +21,7 @@ from warpgrad.layers.baselines import CONTEXT, MASK, cavia_net, t_net
 from warpgrad.layers.warps import convolutional_warp
 from warpgrad.model.learner import Learner
 from warpgrad.model.partition import Selector, StartPolicy
-from warpgrad.rules import SGD
-from warpgrad.rules.base import Rule
-from warpgrad.rules.learned import MaskedSGD, MetaCurvature, MetaSGD
+from warpgrad.rules import SGD, MaskedSGD, MetaCurvature, MetaSGD, Rule
 
 
 def recipe(config: FewShotConfig, shape: Shape, *, fresh_head: bool = False) -> Recipe:

@@ -29,45 +29,46 @@ class MazeConfig(Config):
 
     method: str = "warp-rnn"
     meta_steps: PositiveInt = 200_000
-    """Updates of θ, each on one batch of episodes."""
+    """The number of updates of θ, each on one batch of episodes."""
     episodes: PositiveInt = 30
-    """Episodes per update."""
+    """The number of episodes in each update."""
     warp_every: PositiveInt = 30
-    """η, updates of θ per update of φ."""
+    """η, the number of updates of θ per update of φ."""
     lr: PositiveFloat = 1e-3
-    """Adam's step size for θ; the plasticity authors ran 1e-4."""
+    """Adam's step size for θ; the authors of the plasticity paper used 1e-4."""
     meta_lr: PositiveFloat = 1e-3
     """Adam's step size for φ."""
     clip: PositiveFloat = 4.0
-    """Largest norm of the gradient of θ, and of φ; ours."""
+    """The bound on the norms of the gradients of θ and of φ; it is ours, not the paper's."""
     size: int = 11
-    """Cells along each side of the maze."""
+    """The number of cells along each side of the maze."""
     length: int = 200
-    """Time steps of an episode."""
+    """The number of time steps of an episode."""
     reward: float = 10.0
-    """For reaching the goal."""
+    """The reward for reaching the goal."""
     wall_penalty: float = 0.0
-    """For walking into a wall."""
+    """The penalty for walking into a wall."""
     discount: Annotated[NonNegativeFloat, Bound("it must be at most 1", most=1)] = 0.9
-    """γ."""
+    """γ, the discount of rewards."""
     value: NonNegativeFloat = 0.1
-    """Coefficient of the critic's loss."""
+    """The coefficient of the critic's loss."""
     entropy: NonNegativeFloat = 0.03
-    """Coefficient of Σ π²."""
+    """The coefficient of Σ π², which acts as an entropy bonus."""
     hidden: PositiveInt = 100
-    """Units of the RNN."""
+    """The number of units of the RNN."""
     context: PositiveInt = 100
-    """Units of the meta-LSTM (warp-rnn, hyperrnn)."""
+    """The number of units of the meta-LSTM (warp-rnn, hyperrnn)."""
     gate_bias: Annotated[float, Bound("it must be finite, or None for gates without a bias")] | None = None
-    """Start of a learned bias of the gates (warp-rnn, hyperrnn); the paper has none: gates then start nearly shut."""
+    """The initial value of a learned bias of the gates (warp-rnn, hyperrnn). The paper has no bias, so that gates start
+    nearly closed."""
     transform: Literal["identity", "drawn"] = "identity"
-    """Start of the projections (t-nets-rnn); the paper does not say."""
+    """The initial value of the projections (t-nets-rnn); the paper does not state it."""
     validate_every: PositiveInt = 100
-    """Updates between two points of the learning curve."""
+    """The number of updates between two points of the learning curve."""
     validation_episodes: PositiveInt = 60
-    """Episodes per point of the learning curve, never trained on and the same every time."""
+    """The number of episodes per point of the learning curve; they are never trained on, and always the same."""
     test_episodes: PositiveInt = 300
-    """Held-out episodes of the final score."""
+    """The number of held-out episodes of the final score."""
 
 
 PRESETS: Mapping[str, MazeConfig] = MappingProxyType(
@@ -81,7 +82,8 @@ PLASTIC = {
     "Retroactive modulation": "retroactive-modulation",
 }
 PLASTIC_UPDATES = 10_000
-"""Of the plastic agents at `small`: their traces, a matrix for every episode, make an update several times as dear."""
+"""Settings of the plastic agents at `small`: their traces, a matrix per episode, make an update several times as
+expensive."""
 
 
 def _row(label: str, method: str, paper: float | None = None, *, small: int = 1, **at: int) -> Row:
@@ -89,11 +91,11 @@ def _row(label: str, method: str, paper: float | None = None, *, small: int = 1,
 
 
 STEADIER = {"lr": 3e-4, "clip": 0.5}
-"""What the RNN of the table `maze-rnn` had the highest return on validation episodes with, in its last updates."""
+"""The settings with which the RNN of the table `maze-rnn` had the highest return on validation episodes at the end."""
 
 ROWS = (
     _row("Warp-RNN", "warp-rnn", 160.0, small=4),
-    # The strongest RNN comes first: it is what the others are held against.
+    # The strongest RNN comes first: the others are compared with it.
     Row("RNN, Adam 0.0003, clip 0.5", {"method": "rnn", **STEADIER}, None, {"small": 4}),
     _row("RNN", "rnn", small=4),
     _row("HyperRNN", "hyperrnn", small=4),

@@ -21,7 +21,7 @@ def mean_return(learner: Learner, seeds: Tensor) -> float:
 def evaluated(learner: Learner, seeds: Tensor) -> dict[str, Any]:
     """Metrics, the return of every episode, and the first episode step by step.
 
-    `forgetting` takes the hidden state away before every step. What is lost by it is what the policy owes to memory.
+    `forgetting` resets the hidden state before every step. The return that is lost by it is due to memory.
     """
     roll_out = cast(MazeRollOut, learner.module)
     with torch.no_grad():
@@ -57,7 +57,7 @@ def evaluated(learner: Learner, seeds: Tensor) -> dict[str, Any]:
 def search_times(found: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Steps up to the first find of each episode, and between later ones, from flags [steps, episodes].
 
-    An episode without a find counts with all its steps: were it left out, who finds little would seem to find fast.
+    An episode without a find counts with all its steps: without it, agents that find little would seem fast.
     """
     first, later = [], []
     for own in found.T:

@@ -37,7 +37,7 @@ from warpgrad.objectives import InPlace
 from warpgrad.rules import SGD
 from warpgrad.tasks.reinforcement import ActorCritic, EpisodeFamily, episode_seeds
 from warpgrad.training.run_directory import newest_checkpoint
-from warpgrad.training.state import load_learner
+from warpgrad.training.saving import load_learner
 
 _METHODS_OF = {
     "context": ("warp-rnn", "hyperrnn"),
@@ -84,7 +84,7 @@ def maze_of(config: MazeConfig) -> Maze:
 def build(config: MazeConfig) -> Method:
     """The agent in its maze, with weights drawn by the seed, and how it learns.
 
-    The rule's step is never kept: in Algorithm 3 the one θ of the stream moves by C alone.
+    The step of the rule is discarded: in Algorithm 3 the single θ of the stream is updated by C alone.
     """
     options = AgentOptions(
         config.hidden, config.context, config.gate_bias, config.transform, taped=True

@@ -13,11 +13,11 @@ from warpgrad.report.metric_curves import recorded
 from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
 
 BASELINE = "rnn"
-"""The method that all others are held against."""
+"""The method that all others are compared with."""
 CONDITIONS = ("meta_steps", "size", "length", "reward", "wall_penalty", "test_episodes")
 """Settings in which runs must agree before they are compared."""
 REFERENCES = {"wandering": "wandering without memory", "random": "random moves"}
-"""Agents that learn nothing."""
+"""Policies without learning."""
 POINTS = 100
 """Learning curves are averaged down to at most this many points."""
 
@@ -32,7 +32,7 @@ def mean_of(group: Group, which: str = "agent") -> Estimate:
 
 
 def owed_to_memory(group: Group) -> Difference:
-    """What is lost when the hidden state is taken away before every step."""
+    """The return that is lost when the hidden state is reset before every step."""
     return paired_difference(
         returns(group), returns(group, "forgetting"), names=(group.label, f"{group.label} without its state")
     )
@@ -55,7 +55,7 @@ def over_baseline(group: Group, baseline: Group) -> Difference | None:
 
 
 def updates_of(group: Group) -> str:
-    """How many updates its runs had, e.g. `20000`."""
+    """The number of updates of its runs, e.g. `20000`."""
     return " or ".join(str(count) for count in sorted({run.config["meta_steps"] for run in group.runs}))
 
 
@@ -79,7 +79,7 @@ def baseline_then(group: Group, baseline: Group) -> float | None:
 def validation_returns(group: Group, points: int | None = POINTS) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Updates [points], and the return on validation episodes [runs, points], where all runs have it.
 
-    Averaged down to at most so many points; None keeps all.
+    Averaged down to at most this many points; None keeps all.
     """
     steps, values = recorded(group.runs, "validation/return")
     if not len(steps):

@@ -27,9 +27,9 @@ _SEARCHED: Mapping[str, Mapping[str, float]] = {
     method: {"inner_lr": alpha}
     for method, alpha in (("warp-leap", 0.02), ("leap", 0.006), ("reptile", 0.002), ("sgd", 0.006))
 }
-"""What won the table `multi-shot-steps`."""
+"""The step sizes that the table `multi-shot-steps` chose."""
 POOLS = 5
-"""Blocks with pooling, from the first (App. H)."""
+"""The number of blocks with pooling, from the first on (App. H)."""
 
 
 @dataclass(frozen=True)
@@ -41,60 +41,60 @@ class MultiShotConfig(Config):
     data: str = "tiered-imagenet"
     """A prepared data set with splits, by its name or its folder: tiered-imagenet, fc100, cifar-fs, mini-imagenet."""
     ways: int = 10
-    """N, classes of a task."""
+    """N, the number of classes of a task."""
     shots: int = 640
-    """Training images of each class, or as many as it has besides the test images."""
+    """The number of training images of each class, or as many as it has besides the test images."""
     test_images: int = 50
-    """L, images of each class to be tested on."""
+    """L, the number of test images of each class."""
     meta_images: int = 0
-    """Training images of each class that only the meta-loss sees; 0: both losses see all, in other batches."""
+    """The number of training images of each class for the meta-loss alone; with 0, both losses use all of them."""
     widths: tuple[int, ...] = (64, 64, 160, 160, 256, 256)
-    """Channels of each block; the first five pool."""
+    """The number of channels of each block; the first five blocks pool."""
     warp_init: Literal["identity", "own"] = "identity"
-    """Begin the warp convolutions as the identity map, or at their own random weights."""
+    """Start the warp convolutions as the identity map (identity), or at random weights (own)."""
     batch_size: int = 64
-    """Images per batch."""
+    """The number of images in a batch."""
     steps: PositiveInt = 100
-    """K in meta-training."""
+    """K, the number of adaptation steps in meta-training."""
     inner_lr: PositiveFloat = 0.02
-    """α; by default the method's own, chosen by the table `multi-shot-steps`."""
+    """α, the step size of adaptation; each method has its own default, chosen by the table `multi-shot-steps`."""
     momentum: Annotated[float, Bound("it must be at least 0 and below 1", least=0, below=1)] = 0.9
-    """Of adaptation."""
+    """The momentum of adaptation."""
     objective: Literal["exact", "approximate"] = "exact"
-    """L or L̂."""
+    """The objective of φ: exact (Eq. 11) or approximate (Eq. 12)."""
     meta_batch: PositiveInt = 5
-    """Tasks per meta-step."""
+    """The number of tasks in each meta-step."""
     meta_steps: PositiveInt = 2000
-    """Meta-steps."""
+    """The number of meta-steps."""
     meta_lr: PositiveFloat = 0.001
     """Adam's step size for φ."""
     theta0_lr: PositiveFloat = 0.001
     """Adam's step size for θ0."""
     meta_clip: Annotated[float, Bound("it must be greater than 0, or None for no bound", above=0)] | None = None
-    """Largest norm of the meta-gradients of φ and of θ0, each; None for no bound."""
+    """The bound on the norms of the meta-gradients of φ and of θ0; None for no bound."""
     validate_every: PositiveInt = 100
-    """Meta-steps between validations, each K steps long; the weights with the best validation AUC are kept."""
+    """The number of meta-steps between validations of K steps; the weights with the best validation AUC are kept."""
     validation_tasks: PositiveInt = 20
-    """Tasks of a validation."""
+    """The number of tasks of a validation."""
     patience: Annotated[int, Bound("wait for at least 1 validation, or None for all", least=1)] | None = None
-    """Validations without a new best after which the run stops; None goes through all meta-steps."""
+    """The number of validations without a new best that end the run; None runs all meta-steps."""
     scratch_batch: PositiveInt = 4
-    """How many times larger the batch of sgd is, which is not meta-trained."""
+    """The factor by which the batch of sgd, which is not meta-trained, is larger."""
     test_curve_every: NonNegativeInt = 100
-    """Meta-steps between tests on the way, each K steps long, on the first tasks of the final one; they choose nothing.
-    0: none."""
+    """The number of meta-steps between tests of K steps during meta-training, which choose nothing; 0 for no such
+    tests."""
     test_curve_tasks: PositiveInt = 20
-    """Tasks of each of these tests."""
+    """The number of tasks of each of these tests: the first ones of the final test."""
     split: Literal["test", "validation"] = "test"
-    """Which classes to test on."""
+    """Whether to test on the test classes or on the validation classes."""
     test_tasks: PositiveInt = 100
-    """Tasks of the test, the same for every method and seed."""
+    """The number of tasks of the final test, the same ones for every method and seed."""
     headline_steps: PositiveInt = 100
-    """Adaptation steps after which the accuracy of the table is taken."""
+    """The number of adaptation steps after which the accuracy of the table is taken."""
     test_steps: PositiveInt = 640
-    """Adaptation steps in all."""
+    """The number of adaptation steps at test."""
     test_every: PositiveInt = 10
-    """Steps between tests, for the learning curve."""
+    """The number of steps between tests, for the learning curve."""
 
     @property
     def from_scratch(self) -> bool:
@@ -153,12 +153,12 @@ SPACES: Spaces = {
     **{method: {**_ADAPTATION, "theta0_lr": _ADAM} for method in ("leap", "reptile")},
     "sgd": _ADAPTATION,
 }
-"""What `warpgrad sweep` chooses from."""
+"""The search spaces of `warpgrad sweep`."""
 
 
 NAME = "multi-shot"
 SEEDS = 4
-"""The paper does not say how many runs its figures are means of."""
+"""The number of seeds; the paper does not state how many runs its figures are means of."""
 
 _PUBLISHED = (
     ("Warp-Leap", "warp-leap", 80.4),
@@ -172,7 +172,7 @@ STEP_SIZES = (0.0006, 0.002, 0.006, 0.02, 0.06)
 """A first grid, 0.002 to 0.2, was won at its smallest by Reptile."""
 _ON_VALIDATION: dict[str, Any] = {"split": "validation", "test_tasks": 10, "test_curve_every": 0}
 _SHORT: dict[str, Any] = {"meta_steps": 100, "validate_every": 100}
-"""A quarter of the meta-steps of `small`: the search is to cost less than the runs it is for."""
+"""The meta-steps of a trial: a quarter of those of `small`, so that the search costs less than the runs."""
 PROBES = RunTable(
     "multi-shot-steps",
     "Step sizes: AUC on validation tasks, where there is meta-training after 100 meta-steps",
@@ -189,7 +189,7 @@ PROBES = RunTable(
     preset="small",
     search=True,
 )
-"""What the step sizes of the preset `small` are chosen by: as many trials for each method."""
+"""The search that chose the step sizes of the preset `small`, with as many trials for each method."""
 
 TABLES = (
     RunTable(

@@ -13,7 +13,7 @@ from warpgrad.experiments.evaluation import AdaptationCurve, mean, print_notes
 from warpgrad.experiments.multi_shot.config import MultiShotConfig
 from warpgrad.keys import fold
 from warpgrad.model.learner import Learner
-from warpgrad.rules.base import Rule
+from warpgrad.rules import Rule
 
 POLICY = (
     "Batch-norm uses batch statistics in adaptation, and at test the task's own running statistics, freed of the "
@@ -24,7 +24,7 @@ POLICY = (
 def adapt_and_test(
     learner: Learner, rule: Rule, tasks: Iterable[ManyShotTask], *, steps: int, every: int, seed: int
 ) -> list[AdaptationCurve]:
-    """Each task adapted to, with tests at the start, after every so many steps, and at the end."""
+    """Adapt to each task, with tests at the start, every `test_every` steps, and at the end."""
     found = []
     for index, task in enumerate(tasks):
         key = fold(seed, "held out", index)
@@ -57,7 +57,7 @@ def evaluate_on_tasks(
 ) -> dict[str, Any]:
     """The result of a run: per held-out task, at the headline and at the end of adaptation.
 
-    `notes` say what else there is to say of the method.
+    `notes` are further remarks on the method, for the output.
     """
     notes = print_notes([f"{POLICY}.", *notes])
     family = ManyShotFamily(images, config.split, config.test_shape)

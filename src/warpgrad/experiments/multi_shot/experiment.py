@@ -29,7 +29,7 @@ from warpgrad.data.tasks.episodes import FewShotImages
 from warpgrad.data.tasks.many_shot import ManyShotFamily
 from warpgrad.errors import require
 from warpgrad.experiments.base import Execution, Experiment
-from warpgrad.experiments.evaluation import note, other_data, trained_method
+from warpgrad.experiments.evaluation import note, other_data, scores_on_the_way, trained_method
 from warpgrad.experiments.multi_shot import page
 from warpgrad.experiments.multi_shot.config import (
     DECLARATION,
@@ -38,7 +38,6 @@ from warpgrad.experiments.multi_shot.config import (
 from warpgrad.experiments.multi_shot.evaluation import evaluate_on_tasks, mean_scores
 from warpgrad.experiments.multi_shot.methods import recipe
 from warpgrad.experiments.runner import meta_trained, without_meta_training
-from warpgrad.training.early_stopping import EarlyStopping
 from warpgrad.training.loop import Validation
 from warpgrad.training.run_directory import newest_checkpoint
 
@@ -70,18 +69,9 @@ class MultiShot(Experiment[MultiShotConfig]):
         def scores(split: str, tasks: int) -> Validation:
             return lambda learner: mean_scores(config, images, learner, chosen.method.rule, split, tasks)
 
-        return meta_trained(
-            self,
-            config,
-            execution,
-            chosen,
-            ManyShotFamily(images, "train", config.train_shape),
-            validate=scores("validation", config.validation_tasks),
-            validate_every=config.validate_every,
-            early_stopping=EarlyStopping("auc", config.patience or config.meta_steps, "max"),
-            test=scores(config.split, config.test_curve_tasks) if config.test_curve_every else None,
-            test_every=config.test_curve_every or 1,
-        )
+        validate, test = scores("validation", config.validation_tasks), scores(config.split, config.test_curve_tasks)
+        tasks = ManyShotFamily(images, "train", config.train_shape)
+        return meta_trained(self, config, execution, chosen, tasks, **scores_on_the_way(config, "auc", validate, test))
 
     def evaluate(self, config: MultiShotConfig, directory: Path) -> dict[str, Any]:
         images = open_images(config)

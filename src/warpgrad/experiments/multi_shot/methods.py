@@ -42,6 +42,6 @@ def recipe(config: MultiShotConfig, shape: Shape, *, fresh_head: bool = False) -
 
 
 def _learner(config: MultiShotConfig, module: nn.Sequential, start: Mapping[str, StartPolicy]) -> Learner:
-    # Where nothing is marked as warp, all is θ. Running statistics are tested long before they would have arrived.
+    # Without marked warp-layers everything is θ. Tests come long before running statistics would have converged.
     warp = None if "warp1" in dict(module.named_children()) else ()
     return Learner(module.to(config.device), warp=warp, start=start, batch_norm="corrected", channels_last=True)

@@ -11,7 +11,7 @@ from warpgrad.experiments.comparison_page import Measure, comparison_page
 from warpgrad.report import Mark, Page
 
 TIERED = "tieredImageNet"
-"""What the paper's figures are about."""
+"""The data set and the setting of the paper's figures."""
 
 
 def build_page(groups: Sequence[Group], title: str) -> Page:

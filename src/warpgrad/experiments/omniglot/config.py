@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 METHODS = ("warp-leap", "leap", "reptile", "fomaml", "maml", "finetuning", "sgd", "kfac")
 SCRATCH = ("sgd", "kfac")
-"""Methods without meta-training: they begin at random weights."""
+"""Methods without meta-training, which start from random weights."""
 
 
 @dataclass(frozen=True)
@@ -36,99 +36,101 @@ class OmniglotConfig(Config):
     data: str | None = None
     """omniglot, drawn, or the folder of a prepared data set; by default Omniglot if it is prepared, else drawn."""
     tasks: PositiveInt = 25
-    """Alphabets to meta-train on."""
+    """The number of alphabets to meta-train on."""
     held_out: PositiveInt = 10
-    """Alphabets to test on; which ones depends on the seed alone."""
+    """The number of alphabets to test on; which ones depends on the seed alone."""
     characters: PositiveInt = 20
-    """Ways of each classification."""
+    """The number of characters to tell apart in a task."""
     train_drawings: PositiveInt = 15
-    """Drawings of each character to adapt to."""
+    """The number of drawings of each character to adapt to."""
     test_drawings: PositiveInt = 5
-    """Drawings of each character to test on."""
+    """The number of drawings of each character to test on."""
     filters: PositiveInt = 64
-    """Channels of each of the four blocks."""
+    """The number of channels of each of the four blocks."""
     batch_size: PositiveInt = 128
-    """Drawings per batch in meta-training. The paper prints none: it follows Leap, whose program has 20; the program
-    published with the paper has 128."""
+    """The batch size of meta-training. The paper does not state it. It follows Leap, whose program uses 20; the program
+    published with the paper uses 128."""
     meta_batch: PositiveInt = 20
-    """Tasks per meta-step."""
+    """The number of tasks in each meta-step."""
     meta_drawings: int = 0
-    """Training drawings of each character that only the meta-loss sees; 0: both losses see all, in other batches."""
+    """The number of training drawings of each character for the meta-loss alone; with 0, both losses use all of
+    them."""
     steps: PositiveInt = 100
-    """K in meta-training."""
+    """K, the number of adaptation steps in meta-training."""
     maml_steps: PositiveInt = 5
-    """K in meta-training of MAML, whose memory grows with it."""
+    """K in the meta-training of MAML, whose memory grows with it."""
     inner_lr: PositiveFloat = 0.1
-    """α."""
+    """α, the step size of adaptation."""
     momentum: float = 0.0
-    """Of adaptation; its buffer is replayed along with θ."""
+    """The momentum of adaptation; its buffer is replayed together with θ."""
     learned_alpha: bool = False
-    """Meta-learn α, one number, from `inner_lr` on."""
+    """Meta-learn α, a single number that starts at `inner_lr`."""
     alpha_lr: PositiveFloat = 0.001
-    """Meta step size of a learned α."""
+    """The meta step size of a learned α."""
     alpha_clip: PositiveFloat = 0.001
-    """Largest meta-gradient of a learned α."""
+    """The bound on the meta-gradient of a learned α."""
     warp: str = "conv3x3"
-    """Architecture of the warp-layers, a name of warpgrad.layers.OMNIGLOT_WARPS."""
+    """The architecture of the warp-layers, one of the names in warpgrad.layers.OMNIGLOT_WARPS."""
     warp_init: Literal["own", "scaled", "identity"] = "own"
-    """Begin warp-layers at their own random weights, at these scaled so that activations keep their size (see
+    """Start warp-layers at random weights, at random weights scaled so that activations keep their size (see
     `warpgrad.layers.keep_variance_`), or as the identity map where they can be."""
     theta0: Literal["learned", "random"] = "learned"
-    """Meta-learn the initialisation, or keep the random weights it begins with (App. G)."""
+    """Meta-learn the initialisation, or keep its random weights (App. G)."""
     objective: Literal["exact", "approximate"] = "exact"
-    """L or L̂."""
+    """The objective of φ: exact (Eq. 11) or approximate (Eq. 12)."""
     algorithm: Literal["offline", "online"] = "offline"
-    """Algorithm 2 or 1, for the warp."""
+    """The algorithm that learns the warp: Algorithm 2 (offline) or Algorithm 1 (online)."""
     reduction: Literal["mean", "sum"] = "mean"
     """Whether an update of φ takes the mean or, as Algorithm 1 is printed, the sum over its (task, step) points. With
     η = 1 they are the same."""
     samples: int | None = 1
-    """η, points per update of φ in Algorithm 2; None for all."""
+    """η, the number of points per update of φ in Algorithm 2; None for all."""
     share: Annotated[float, Bound("the part of the points to replay is above 0 and at most 1", above=0, most=1)] = 1.0
-    """Which part of the points Algorithm 2 replays in each meta-step, drawn at random; 1 is the paper's algorithm."""
+    """The share of the points that Algorithm 2 replays in each meta-step, drawn at random; the paper uses all, 1."""
     meta_optimiser: Literal["sgd", "adam"] = "sgd"
-    """Of φ."""
+    """The meta-optimiser of φ."""
     meta_lr: PositiveFloat = 0.1
-    """Meta step size of φ."""
+    """The meta step size of φ."""
     theta0_lr: PositiveFloat | None = None
-    """Meta step size of θ0, or of joint training; None is 0.5 for MAML and FOMAML and 0.1 for the others."""
+    """The meta step size of θ0, or of joint training; None is 0.5 for MAML and FOMAML and 0.1 for the others."""
     meta_schedule: Literal["constant", "cosine"] = "constant"
-    """Of all meta step sizes; `cosine` brings them to 0 at the last meta-step."""
+    """The schedule of all meta step sizes; `cosine` decays them to 0 at the last meta-step."""
     averaged_steps: bool = False
     """Finetuning: one step per round on the mean over its tasks, K per meta-step, instead of one per task batch."""
     meta_steps: PositiveInt = 1000
-    """Meta-steps."""
+    """The number of meta-steps."""
     validate_every: NonNegativeInt = 20
-    """Meta-steps between two scores on validation alphabets, which choose nothing: the weights are the last ones. 0 for
-    none."""
+    """The number of meta-steps between scores on validation alphabets; 0 for no scores. They do not choose the weights,
+    which are always the last ones."""
     validation_tasks: PositiveInt = 3
-    """Validation alphabets, of those that neither meta-training nor the test has: for the scores on the way, and to
-    test on with --split validation."""
+    """The number of validation alphabets, which neither meta-training nor the test uses. They are scored during
+    meta-training, and tested on with --split validation."""
     scratch_batch: PositiveInt = 4
-    """How many times larger the test batch of SGD and KFAC is, which are not meta-trained."""
+    """The factor by which the test batch of SGD and KFAC, which are not meta-trained, is larger."""
     scratch_lr: PositiveFloat = 10.0
-    """How many times larger their step size is."""
+    """The factor by which their step size is larger."""
     kfac_damping: float = 0.03
-    """λ of KFAC; the paper does not say. The table omniglot-steps tries others on validation alphabets."""
+    """The damping λ of KFAC. The paper does not state it; the table omniglot-steps searches it on validation
+    alphabets."""
     kfac_clip: float | None = 0.1
-    """KFAC's bound on the size of a step, None for none; tried likewise."""
+    """KFAC's bound on the size of a step, None for no bound; searched by the same table."""
     kfac_fisher: Literal["sampled", "exact", "empirical"] = "sampled"
-    """Over which labels KFAC takes its gradients."""
+    """The labels on which KFAC takes its gradients."""
     kfac_estimate_every: int = 1
-    """Steps between estimates of KFAC's factors."""
+    """The number of steps between estimates of KFAC's factors."""
     kfac_invert_every: int = 5
-    """Steps between their inversions."""
+    """The number of steps between inversions of KFAC's factors."""
     split: Literal["test", "validation"] = "test"
-    """Which alphabets to test on; validation is what meta-training leaves over."""
+    """Which alphabets to test on; the validation alphabets are those that meta-training does not use."""
     batch_norm: Literal["corrected", "running", "batch"] = "corrected"
-    """What batch-norm uses at test: the task's own running statistics, freed of the values they begin with or as they
-    are, or those of the test batch (`warpgrad.model.normalisation`). Meta-training is the same under all three."""
+    """What batch-norm uses at test: the task's running statistics, corrected for their initial values or as they are,
+    or those of the test batch (`warpgrad.model.normalisation`). Meta-training is the same under all three."""
     test_batch: tuple[int, ...] = (128, 20)
-    """Drawings per batch in adaptation to held-out alphabets: there is a result at each."""
+    """The batch sizes of adaptation to held-out alphabets; there is a result for each."""
     test_steps: PositiveInt = 100
-    """Steps of adaptation on a held-out alphabet."""
+    """The number of adaptation steps on a held-out alphabet."""
     test_every: PositiveInt = 5
-    """Steps between tests, for the learning curve."""
+    """The number of steps between tests, for the learning curve."""
 
     @property
     def protocol(self) -> AlphabetProtocol:
@@ -178,9 +180,9 @@ replayed, warps that begin at the size of what they see, and as many meta-steps 
 _SEARCHED: Mapping[str, Mapping[str, float]] = {
     "warp-leap": {"meta_lr": 0.03}, "reptile": {"theta0_lr": 1.0}, "kfac": {"kfac_damping": 0.01},
 }  # fmt: skip
-"""What won the table `omniglot-steps`, where it is not what was published; for the shorter presets."""
+"""The settings that the table `omniglot-steps` chose, where they are not the published ones; for shorter presets."""
 RANDOM_STEP = 1.0
-"""The step size that won it for SGD from random weights at the meta-trained methods' own batch."""
+"""The step size that it chose for SGD from random weights at the batch of the meta-trained methods."""
 
 COSTS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
@@ -208,7 +210,7 @@ machine, and fixed here: meta-steps that depended on the clock could not be repe
 
 
 def equal_time(preset: str, what: str, meta_steps: int | None = None) -> int:
-    """The meta-steps that take the processor time of Warp-Leap's at a preset, or of so many of them."""
+    """The number of meta-steps that take the processor time of Warp-Leap's at a preset, or of this many of them."""
     costs = COSTS[preset]
     return round((meta_steps or PRESETS[preset].meta_steps) * costs["warp-leap"] / costs[what])
 
@@ -216,8 +218,8 @@ def equal_time(preset: str, what: str, meta_steps: int | None = None) -> int:
 NAME = "omniglot"
 _ON_VALIDATION: Mapping[str, Any] = {"split": "validation", "validation_tasks": 5}
 _META_STEPS = 20
-"""Of Warp-Leap in the search for step sizes; the others take as much processor time. After ten, accuracies hardly
-depended on φ's step size."""
+"""Meta-steps of Warp-Leap in the search for step sizes; the others take as much processor time. After ten, accuracies
+hardly depended on φ's step size."""
 
 _SETTINGS = {
     "inner_lr": "α", "meta_lr": "meta step", "theta0_lr": "step of θ0", "kfac_damping": "damping", "kfac_clip": "bound",
@@ -309,7 +311,7 @@ SPACES: Spaces = {
         "kfac_clip": FloatRange(1e-2, 1.0, log=True),
     },
 }
-"""What `warpgrad sweep` chooses from."""
+"""The search spaces of `warpgrad sweep`."""
 
 
 def _recipe(label: str, meta_steps: int = 80, **settings: Any) -> Row:
@@ -533,7 +535,17 @@ DEMO = RunTable(
     preset="demo",
 )
 
-TABLES = (MAIN, TASKS, ABLATION, ETA, NATURAL, STEPS, RECIPE, DEMO)
+ZOO = RunTable(
+    "omniglot-zoo",
+    "Accuracy after 100 steps on held-out alphabets, of the small pretrained warp",
+    NAME,
+    (_warp("Warp-Leap", meta_steps=80),),
+    seeds=1,
+    preset="small",
+)
+"""Where `omniglot-warp-leap-32` of the zoo comes from: twice the meta-steps of `small`, minutes on one core."""
+
+TABLES = (MAIN, TASKS, ABLATION, ETA, NATURAL, STEPS, RECIPE, DEMO, ZOO)
 
 
 DECLARATION = Declaration(

@@ -33,7 +33,7 @@ from warpgrad.experiments.omniglot.methods import (
 )
 from warpgrad.keys import fold, isolated_rng
 from warpgrad.model.learner import Learner
-from warpgrad.rules.base import Rule
+from warpgrad.rules import Rule
 from warpgrad.tasks.base import Task
 from warpgrad.tensors import select
 
@@ -43,11 +43,11 @@ class AlphabetCurve(AdaptationCurve):
     """One held-out alphabet: its learning curve and its path."""
 
     length: float
-    """Σ‖θ_{k+1} − θ_k‖."""
+    """The length of the path, Σ‖θ_{k+1} − θ_k‖."""
     length_with_loss: float
     """The same on the loss surface, (θ, L(θ)): what Leap minimises."""
     activations: ActivationRecord
-    """Of the batches that were adapted to, at the steps after the first at which there was a test."""
+    """Activations on the batches of adaptation, at the steps after the first at which there was a test."""
 
     def measures(self) -> dict[str, float]:
         return {
@@ -60,7 +60,7 @@ class AlphabetCurve(AdaptationCurve):
 
 
 def adapt_and_test(adaptation: Adaptation, steps: int, every: int, *, watch: bool = True) -> AlphabetCurve:
-    """K steps on one task, with a test at the start, after every so many steps, and at the end.
+    """Take K steps on one task, with a test at the start, every `every` steps, and at the end.
 
     With `watch`, activations around warp-layers are recorded where there are tests: of θ_k on batch k, for k ≥ 1.
     """
@@ -114,7 +114,7 @@ def validation_alphabets(config: OmniglotConfig, alphabets: Alphabets) -> Sequen
 
 
 def validation_scores(config: OmniglotConfig, alphabets: Alphabets, learner: Learner, rule: Rule) -> dict[str, float]:
-    """Mean scores on validation alphabets in the midst of meta-training, at every test batch."""
+    """Mean scores on validation alphabets during meta-training, at every test batch."""
     if config.method == "finetuning":
         learner = finetuned_learner(config, learner)
     names = validation_alphabets(config, alphabets)

@@ -1,6 +1,6 @@
 """Experiments 2.2-2.4: multi-shot classification of alphabets (App. E, F, G).
 
-    warpgrad data prepare omniglot --download              once; without it, drawn alphabets are used and named so
+    warpgrad data prepare omniglot --download              once; without it, drawn alphabets are used, and named
     warpgrad run omniglot --preset small --method leap --seed 3
     warpgrad reproduce omniglot --preset small --workers 2
 
@@ -49,6 +49,7 @@ from warpgrad.experiments.omniglot.evaluation import (
     validation_scores,
 )
 from warpgrad.experiments.omniglot.methods import (
+    build,
     chosen_data,
     finetuned_learner,
     inner_rule,
@@ -61,9 +62,9 @@ from warpgrad.experiments.omniglot.methods import (
 from warpgrad.experiments.runner import meta_trained, without_meta_training
 from warpgrad.layers import OMNIGLOT_WARPS, identity_
 from warpgrad.model.learner import Learner
-from warpgrad.rules.base import Rule
+from warpgrad.rules import Rule
 from warpgrad.training.run_directory import newest_checkpoint
-from warpgrad.training.state import load_learner
+from warpgrad.training.saving import load_learner
 
 _USERS = {
     **dict.fromkeys(("warp", "warp_init", "reduction", "share", "meta_optimiser"), ("warp-leap",)),
@@ -77,7 +78,7 @@ class Omniglot(Experiment[OmniglotConfig]):
     presentation = page
 
     def check(self, config: OmniglotConfig) -> OmniglotConfig:
-        """Refuse what cannot be run, and say which data it will be run on."""
+        """Raise for settings that cannot be run, and fill in the data set that will be used."""
         super().check(config)
         require_users(config, self.preset(config.preset, config.method), _USERS)
         require(
@@ -114,7 +115,7 @@ class Omniglot(Experiment[OmniglotConfig]):
             return without_meta_training(self, config, execution)
         alphabets = Alphabets(open_data(config.data), config.seed, config.protocol)
         if config.validate_every:
-            validation_alphabets(config, alphabets)  # refused now rather than at the first validation
+            validation_alphabets(config, alphabets)  # raises now rather than at the first validation
         tasks = alphabet_tasks(
             alphabets,
             alphabets.split(config.tasks).train,
@@ -144,8 +145,7 @@ def trained(config: OmniglotConfig, directory: Path) -> tuple[Learner, Rule]:
     """The learner and the rule of a run, ready for a new alphabet."""
     if config.from_scratch:
         return plain_learner(config, {"*": "fixed"}), inner_rule(config)
-    # Where meta-training began does not matter any more, and own weights are drawn without a look at data.
-    method = recipe(dataclasses.replace(config, warp_init="own")).method
+    method = build(config)
     learner = load_learner(method, newest_checkpoint(directory))
     return (finetuned_learner(config, learner) if config.method == "finetuning" else learner), method.rule
 

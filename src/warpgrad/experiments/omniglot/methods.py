@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 import time
@@ -19,7 +20,7 @@ from warpgrad.algorithms.base import Algorithm
 from warpgrad.algorithms.meta_optimiser import OptimiserFactory
 from warpgrad.algorithms.method import Method, ParameterGroup
 from warpgrad.baselines.finetuning import HeadedTask, JointTraining, MultiHeaded
-from warpgrad.data import Alphabets, ImageStore, open_store, prepare_drawn
+from warpgrad.data import Alphabets, ImageStore, open_store
 from warpgrad.data.prepared import DRAWN, OMNIGLOT, STORES, open_prepared, prepared
 from warpgrad.data.store import FILE
 from warpgrad.data.tasks.alphabets import alphabet_tasks
@@ -33,12 +34,11 @@ from warpgrad.layers import OMNIGLOT_WARPS, warp_convnet
 from warpgrad.model.learner import Learner
 from warpgrad.model.partition import StartPolicy
 from warpgrad.objectives import Approximate, Exact
-from warpgrad.rules import SGD
-from warpgrad.rules.base import Learned, Rule
+from warpgrad.rules import SGD, Learned, Rule
 from warpgrad.tasks.supervised import TaskList
 
 STARTING_DRAWINGS = 200
-"""On so many training drawings, at least, the size of activations at the start is measured."""
+"""The size of activations at the start is measured on at least this many training drawings."""
 PHI_OPTIMISERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 
 
@@ -115,6 +115,12 @@ def recipe(config: OmniglotConfig, drawings: Tensor | None = None) -> Recipe:
     return Recipe(method, Online(steps=config.steps, tasks=config.meta_batch), optimiser, {}, schedule)
 
 
+def build(config: OmniglotConfig) -> Method:
+    """The method of a run, for its weights to be put into: where meta-training began does not matter any more, and own
+    weights are drawn without a look at data."""
+    return recipe(dataclasses.replace(config, warp_init="own")).method
+
+
 def training_tasks(config: OmniglotConfig, tasks: TaskList) -> TaskList:
     """The training alphabets as the method sees them: each with a head of its own for finetuning."""
     if config.method != "finetuning":
@@ -175,6 +181,8 @@ def open_data(data: str | None) -> ImageStore:
 
 
 def _draw(destination: Path) -> Path:
+    from warpgrad.data import prepare_drawn  # needs Pillow, and networks are built without it
+
     print(f"drawing alphabets into {destination}, once", file=sys.stderr, flush=True)
     # Runs that begin together want the same bytes in the same place: one draws them, the others wait for it.
     while not (destination / FILE).is_file():

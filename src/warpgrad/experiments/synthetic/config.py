@@ -21,50 +21,50 @@ class SyntheticConfig(Config):
 
     method: str = "warpgrad"
     meta_steps: PositiveInt = 100
-    """Meta-steps; no-warp takes none."""
+    """The number of meta-steps; no-warp takes none."""
     surfaces: PositiveInt = 1
-    """New surfaces per meta-step."""
+    """The number of new surfaces in each meta-step."""
     starts: PositiveInt = 10
-    """Starts per surface, trained separately."""
+    """The number of starting points on each surface, trained separately."""
     steps: PositiveInt = 100
-    """K, steps of descent in training and test."""
+    """K, the number of descent steps in training and at test."""
     inner_rule: InnerRule = "sgd"
-    """The rule that descends; plain gradient descent in the paper."""
+    """The update rule; the paper uses plain gradient descent."""
     lr: PositiveFloat = 0.1
-    """α, of that rule."""
+    """α, the step size of the update rule."""
     adam_eps: PositiveFloat = 1e-8
-    """ε of that rule where it is Adam, whose betas are 0.9 and 0.999; a tiny one makes meta-gradients enormous where
+    """ε of the update rule if it is Adam, whose betas are 0.9 and 0.999. A tiny ε makes meta-gradients enormous where
     surfaces are flat."""
     test_rule: InnerRule | None = None
-    """Another rule that descends through the same warp at test, at `test_lr`; None for the inner rule itself."""
+    """Another update rule to use with the same warp at test, with step size `test_lr`; None for the inner rule."""
     test_lr: PositiveFloat | None = None
-    """Its step size."""
+    """The step size of the rule at test."""
     momentum: Annotated[float, Bound("it must lie between 0 and 1; inner_rule=sgd has none", above=0, below=1)] = 0.9
-    """μ, wherever a rule has momentum."""
+    """μ, the momentum of rules that have one."""
     hidden: PositiveInt = 30
-    """Hidden units of Ω."""
+    """The number of hidden units of Ω."""
     form: Form = "printed"
-    """The third term of the surface as printed, or as in the peaks function."""
+    """Whether the third term of a surface is as printed in the paper, or as in the peaks function."""
     objective: Literal["exact", "approximate"] = "exact"
-    """L or L̂."""
+    """The objective of φ: exact (Eq. 11) or approximate (Eq. 12)."""
     meta_optimiser: Literal["adam", "sgd"] = "sgd"
-    """The paper does not say; chosen by the table synthetic-sweep."""
+    """The meta-optimiser; the paper does not state it, and the table synthetic-sweep chose it."""
     meta_lr: PositiveFloat = 0.01
-    """β, on the mean gradient of a meta-step; chosen by the same sweep on validation surfaces: of all settings it has
-    the largest gain in the smaller of the two comparisons at equal starts."""
+    """β, the step size on the mean gradient of a meta-step. The same sweep chose it on validation surfaces: it has the
+    largest gain in the smaller of the two comparisons at equal starts."""
     tuned_sgd_lr: PositiveFloat = 0.08
-    """Step size of gradient descent as a baseline without a warp; this and the next two were chosen by the table
-    synthetic-steps on validation surfaces, from seven step sizes each."""
+    """The step size of gradient descent as a baseline without a warp. The table synthetic-steps chose this and the next
+    two on validation surfaces, from seven step sizes each."""
     tuned_momentum_lr: PositiveFloat = 0.07
-    """Step size of momentum as a baseline."""
+    """The step size of gradient descent with momentum as a baseline."""
     tuned_adam_lr: PositiveFloat = 0.2
-    """Step size of Adam as a baseline."""
+    """The step size of Adam as a baseline."""
     split: Literal["test", "validation"] = "test"
-    """Which held-out surfaces to test on; step sizes are chosen on validation."""
+    """Which held-out surfaces to test on; step sizes are chosen on the validation surfaces."""
     test_surfaces: PositiveInt = 200
-    """Held-out surfaces."""
+    """The number of held-out surfaces."""
     test_starts: PositiveInt = 10
-    """Starts on each."""
+    """The number of starting points on each held-out surface."""
 
 
 PRESETS: Mapping[str, SyntheticConfig] = MappingProxyType(
@@ -79,7 +79,7 @@ SPACES: Spaces = {
     "warpgrad": {"meta_lr": FloatRange(1e-4, 1e-1, log=True)},
     "no-warp": {"lr": FloatRange(0.01, 1.0, log=True)},
 }
-"""What `warpgrad sweep` chooses from."""
+"""The search spaces of `warpgrad sweep`."""
 
 
 def descending_at_test(config: SyntheticConfig) -> tuple[InnerRule, float]:
@@ -102,10 +102,10 @@ STEP_SIZES: Mapping[str, tuple[float, ...]] = MappingProxyType(
         "adam": (0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0),
     }
 )
-"""What the best step size of each rule without a warp is chosen from: as many for each."""
+"""The step sizes that are tried for each rule without a warp; as many for each."""
 
 CARRIED_ON = 1050
-"""Where the demonstration takes the shipped run, which has the first 1000 meta-steps behind it."""
+"""The meta-step to which the demonstration continues the shipped run, which ends after 1000."""
 
 TABLES = (
     RunTable("synthetic", "Loss after 100 steps on held-out surfaces", "synthetic", (Row("WarpGrad"),), seeds=10),

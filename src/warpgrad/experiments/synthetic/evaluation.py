@@ -1,4 +1,4 @@
-"""Descents on held-out surfaces, with and without the warp; the columns are those of `synthetic.py`.
+"""Descents on held-out surfaces, with and without the warp; one column for each way to descend.
 
 What is kept is what tables, figures and pages need, so that none of them needs the run itself: means over the starts of
 every surface, Ω's weights, and a few surfaces to draw that are chosen before anything is known of them.
@@ -25,7 +25,7 @@ from warpgrad.model.learner import Learner
 from warpgrad.rules import Rule
 
 WARPED = ("warp_matched", "warp")
-"""The columns that descend through Ω."""
+"""The columns whose descents go through Ω."""
 FROM_X0 = ("plain", "sgd_tuned", "momentum_tuned", "adam_tuned", "warp_matched")
 """The columns that begin at x0 on the surface: compared over the starts that could be matched."""
 MEASURED = ("plain", "plain_shifted", *WARPED)
@@ -61,7 +61,7 @@ def descend_surfaces(omega: nn.Module | None, rule: Rule, starts: Tensor, coeffi
 class Test:
     """The held-out surfaces and starts of one meta-seed, and how every column does on them."""
 
-    __test__ = False  # not a test case, whatever pytest thinks of the name
+    __test__ = False  # pytest would take the name for that of a test case
 
     def __init__(self, config: SyntheticConfig) -> None:
         self.config = config
@@ -76,7 +76,7 @@ class Test:
         self.with_minimum = [place for place, points in enumerate(self.found) if len(points)]
 
     def without_warp(self) -> dict[str, Descent]:
-        """The rule alone."""
+        """The descents of the rule without a warp."""
         return {"plain": self._descend(None, rule_at_test(self.config), self.x0)}
 
     def columns(self, omega: nn.Module) -> tuple[dict[str, Descent], Tensor]:
@@ -191,5 +191,5 @@ class Test:
 
 
 def _mean(values: Sequence[float | None]) -> float:
-    """Of what is there; NaN where nothing is."""
+    """The mean of the values that exist; NaN where there are none."""
     return float(torch.tensor([value for value in values if value is not None]).mean())

@@ -40,7 +40,7 @@ from warpgrad.experiments.synthetic.evaluation import Test
 from warpgrad.experiments.synthetic.methods import build
 from warpgrad.experiments.synthetic.surfaces import SurfaceFamily
 from warpgrad.training.run_directory import newest_checkpoint
-from warpgrad.training.state import load_learner
+from warpgrad.training.saving import load_learner
 
 OPTIMISERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 

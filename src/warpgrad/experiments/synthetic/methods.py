@@ -17,14 +17,14 @@ from warpgrad.rules import SGD, Adam, Rule
 
 
 def rule(config: SyntheticConfig, name: InnerRule, lr: float, eps: float = 1e-8) -> Rule:
-    """One of the rules at a step size."""
+    """Make one of the rules, with this step size."""
     if name == "adam":
         return Adam(lr, eps=eps)
     return SGD(lr, momentum=config.momentum if name == "momentum" else 0.0)
 
 
 def rule_at_test(config: SyntheticConfig) -> Rule:
-    """The rule that descends at test."""
+    """The update rule at test."""
     return rule(config, *descending_at_test(config), eps=config.adam_eps)
 
 

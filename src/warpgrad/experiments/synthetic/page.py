@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison_page import experiment_page
 from warpgrad.experiments.synthetic.config import SyntheticConfig, tuned_lr
-from warpgrad.experiments.synthetic.evaluation import descend_surfaces
+from warpgrad.experiments.synthetic.evaluation import EXAMPLES, descend_surfaces
 from warpgrad.experiments.synthetic.methods import omega_of, rule, rule_at_test
 from warpgrad.experiments.synthetic.results import (
     HEADLINES,
@@ -207,23 +207,27 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
     if is_search(groups):
         sections = [_search(groups)]
     else:
-        sections = _against_each_other(groups)
-        sections += [section for group in groups for section in _story(group, several=len(groups) > 1)]
+        first, *sections = _story(groups[0], several=len(groups) > 1, pictures=EXAMPLES)
+        sections = [first, *_against_each_other(groups), *sections]
+        for group in groups[1:]:
+            sections += _story(group, several=True, pictures=SHOWN)
     sizes = f"{config.test_surfaces} surfaces × {config.test_starts} starts each"
     return experiment_page(groups, title, "Synthetic experiment (App. D)", sections, sizes=sizes)
 
 
-def _story(group: Group, *, several: bool) -> list[Section]:
+def _story(group: Group, *, several: bool, pictures: int) -> list[Section]:
+    """Everything about one group, with pictures of so many surfaces."""
     sections = [_table(group), _curves(group)]
     if "warp" in names(group):
-        sections = [_headline(group), *sections, _smoothness(group), *_pictures(group)]
+        sections = [_headline(group), *sections, _smoothness(group), *_pictures(group, pictures)]
     for section in sections:
         section.title = f"{section.title}: {group.label}" if several else section.title
     return sections
 
 
 def _headline(group: Group) -> Section:
-    shown = comparisons(group)
+    # The whole of the advantage comes first, then what it is made of.
+    shown = sorted(comparisons(group), key=lambda item: item.label != "shift and geometry")
     found = {item.label: advantage(group, item) for item in shown}
     raw, shift = found["shift and geometry"].mean, found["shift of the start"].mean
     share = f"{shift / raw:.0%} of it is shift" if raw > 0 else "there is none to divide"
@@ -325,9 +329,10 @@ def _smoothness(group: Group) -> Section:
     )
 
 
-def _pictures(group: Group) -> list[Section]:
+def _pictures(group: Group, surfaces: int) -> list[Section]:
     run = group.runs[0]
     omega, shown = redrawn(group.evaluations[0], synthetic_config(group))
+    shown = shown[:surfaces]
     labels = {"sgd_tuned": "tuned gradient descent", "adam_tuned": "tuned Adam", "warp": "WarpGrad"}
     words = (
         "All from the same x0, WarpGrad with θ0 = x0: dotted, Ω moves the start; drawn through, the descent. Tuned is "

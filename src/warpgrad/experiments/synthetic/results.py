@@ -12,7 +12,7 @@ from warpgrad.experiments.synthetic.config import InnerRule, SyntheticConfig, de
 from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
 
 RULES: Mapping[InnerRule, str] = {"sgd": "gradient descent", "momentum": "momentum", "adam": "Adam"}
-"""What the rules are called."""
+"""The names of the rules in tables."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def names(group: Group) -> dict[str, str]:
 
 
 def comparisons(group: Group) -> list[Comparison]:
-    """Those whose columns the group has."""
+    """The comparisons whose columns the group has."""
     known = names(group)
     return [item for item in COMPARISONS if item.worse in known and item.better in known]
 

@@ -85,7 +85,7 @@ class SurfaceFamily(TaskFamily):
             not left and starts,
             f"{size} tasks cannot be {self.surfaces} surfaces with as many starts each; make them a multiple.",
         )
-        # The first of several surfaces is the one that is drawn where there is but one.
+        # The first of several surfaces is the one that is drawn where there is only one.
         keys = [fold(seed, "surface"), *(fold(seed, "surface", place) for place in range(1, self.surfaces))]
         return [task for key in keys for task in [self.sample(key)] * starts]
 
@@ -111,7 +111,7 @@ class Position(nn.Module):
 class ResidualOmega(nn.Module):
     """Ω(θ) = θ + g(θ) with g a tanh net of two layers that starts at zero.
 
-    It begins as plain gradient descent and reaches the whole plane; a tanh net without the residual reaches a
+    It starts as plain gradient descent and covers the whole plane; a tanh net without the residual covers a
     quarter of the square of starts.
     """
 
@@ -183,7 +183,7 @@ def _distinct(points: Tensor) -> Tensor:
 
 
 _CHUNK = 50_000
-"""Points that are differentiated at once."""
+"""The number of points that are differentiated at once."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.adaptation.trajectory import Trajectory
-from warpgrad.algorithms.method import Method
+from warpgrad.algorithms.method import Method, load_weights, weights
 from warpgrad.data.tasks.intents import IntentFamily, IntentShape, IntentTask
 from warpgrad.experiments.text_intents.config import HEADLINE, META, TextConfig
 from warpgrad.experiments.text_intents.methods import CAPACITY, Sentences, classifier, recipe, task_key
@@ -25,7 +25,6 @@ from warpgrad.layers.sentences import Encoder, Head, SentenceClassifier
 from warpgrad.model.learner import Learner
 from warpgrad.training.checkpoint import read_checkpoint
 from warpgrad.training.run_directory import newest_checkpoint
-from warpgrad.training.state import load_weights, weights
 
 TESTED_AT = (0, 1, 2, 5, 10, 20, 40, 60, 100)
 """Steps after which a model is tested, and the last."""
@@ -61,7 +60,7 @@ def evaluate_on_domains(config: TextConfig, data: Sentences, run: Path) -> dict[
     result["accuracy"] = result[f"accuracy_{headline}shot"]
     # The mean over shots after each number of steps. On validation domains its best chooses how many to take.
     curve = np.mean([np.mean(list(own.values()), axis=0) for own in result["curves"].values()], axis=0)
-    best = int(curve.argmax()) if config.split == "validation" else len(curve) - 1
+    best = 1 + int(curve[1:].argmax()) if config.split == "validation" else len(curve) - 1
     result["metrics"] |= {"accuracy": float(curve[best]), "steps": steps_tested(config.adaptation_steps)[best]}
     return {
         **result,

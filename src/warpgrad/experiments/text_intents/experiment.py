@@ -45,6 +45,7 @@ from warpgrad.training.early_stopping import EarlyStopping
 
 _USERS = {
     "warp": WARPED,
+    "objective": WARPED,
     "rank": (*META, "tune-theta", "lora"),
     "inner_lr": META,
     "meta_lr": (*WARPED, "anil"),

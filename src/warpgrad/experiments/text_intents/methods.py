@@ -9,21 +9,22 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from warpgrad.algorithms import Online, Unrolled, warp_leap, warp_maml
+from warpgrad.algorithms import Online, Unrolled
 from warpgrad.algorithms.method import Method
 from warpgrad.data.sources.text import LabelledText, open_text
 from warpgrad.data.tasks.intents import IntentFamily, IntentShape, SentenceStates, cached_states
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments.methods import Recipe, adam, keyed
 from warpgrad.experiments.text_intents.config import WARPED, TextConfig
-from warpgrad.initialisers import FOMAML, Reptile
+from warpgrad.initialisers import FOMAML, MAML, Leap, Reptile
 from warpgrad.keys import fold, generator
 from warpgrad.layers.sentences import LONGEST, Encoder, SentenceClassifier, open_encoder, upper_part
 from warpgrad.layers.transformer import warp_transformer
 from warpgrad.model.learner import Learner
-from warpgrad.rules import SGD
-from warpgrad.rules.learned import MetaSGD
+from warpgrad.objectives import Approximate, Exact
+from warpgrad.rules import SGD, MetaSGD
 
 CAPACITY = 150
 """Classes that the head has room for unless a task has more."""
@@ -87,15 +88,15 @@ def recipe(config: TextConfig, encoder: Encoder, capacity: int = CAPACITY) -> Re
     """How a method is meta-trained."""
     learner = text_learner(config, encoder, capacity)
     optimiser = adam(phi=config.meta_lr, theta0=config.theta0_lr, rule=config.rule_lr)
-    made = partial(Recipe, optimiser=optimiser, clip=config.meta_clip)
+    schedule = partial(CosineAnnealingLR, T_max=config.meta_steps) if config.meta_schedule == "cosine" else None
+    made = partial(Recipe, optimiser=optimiser, clip=config.meta_clip, schedule=schedule)
     online = Online(steps=config.steps, tasks=config.meta_batch)
     unrolled = Unrolled(steps=config.steps, tasks=config.meta_batch)
     descent = SGD(config.inner_lr)
     match config.method:
-        case "warp-maml":
-            return made(warp_maml(learner, descent), online)
-        case "warp-leap":
-            return made(warp_leap(learner, descent), online)
+        case "warp-maml" | "warp-leap":
+            objective = Exact() if config.objective == "exact" else Approximate()
+            return made(Method(learner, descent, objective, MAML() if config.method == "warp-maml" else Leap()), online)
         case "fomaml" | "reptile":
             return made(Method(learner, descent, None, FOMAML() if config.method == "fomaml" else Reptile()), online)
         case "maml" | "anil":

@@ -10,8 +10,8 @@ from torch import nn
 from torch.func import functional_call
 
 from warpgrad.errors import WarpgradError
+from warpgrad.model.forward_pass import Swapper
 from warpgrad.model.learner import Learner
-from warpgrad.model.swapping import Swapper
 
 
 class Counting(nn.Module):
