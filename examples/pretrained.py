@@ -39,7 +39,7 @@ def read_picture(path: Path) -> Tensor:
 def folder_task(folder: Path, classes: int) -> wg.SupervisedTask:
     """The task of telling the folders in `folder` apart."""
     found = [sorted(path.iterdir()) for path in sorted(folder.iterdir()) if path.is_dir()]
-    if not 2 <= len(found) <= classes or min(map(len, found)) < 2:
+    if not 2 <= len(found) <= classes or min(map(len, found), default=0) < 2:
         raise SystemExit(f"{folder} needs 2 to {classes} folders, one for each class, with two pictures or more.")
     parts: dict[bool, list[tuple[Tensor, int]]] = {False: [], True: []}
     for label, paths in enumerate(found):

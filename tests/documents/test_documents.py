@@ -72,6 +72,12 @@ def test_the_readme_gives_no_result_outside_its_markers():
     assert re.findall(r"\d+\.\d+(?! is)", " ".join(prose).replace("Apache-2.0", "")) == []
 
 
+@pytest.mark.parametrize("path", tables.DOCUMENTS, ids=lambda path: path.name)
+def test_no_line_begins_with_a_number_of_a_record(path):
+    """Markdown ends a paragraph before a line that begins with a comment."""
+    assert not [line for line in path.read_text().splitlines() if line.lstrip().startswith("<!--=")]
+
+
 def test_a_number_that_no_record_yields_is_found():
     """The tests above can fail: on a changed number, and on a table that somebody typed."""
     name = next(path.name for path in sorted((ROOT / "results" / "before").glob("omniglot.json")))

@@ -130,3 +130,17 @@ def test_meta_training_at_the_default_size_improves_new_tasks(name: str) -> None
     assert result["after"] < result["before"]
     # Also better than adapting every layer of a new model with the same rule and as many steps.
     assert result["after"] < result["plain"]
+
+
+def test_a_pretrained_warp_learns_a_folder_of_pictures(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    module = load("pretrained")
+    module.draw_pictures(tmp_path / "drawn")
+    found = module.main(tmp_path / "drawn", steps=20)
+    assert found["pretrained"] > found["from random weights"] + 0.2
+    assert "drawn: accuracy on pictures held out, after 20 steps" in capsys.readouterr().out
+    assert "python examples/pretrained.py" in (EXAMPLES / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_folder_without_classes_is_refused_in_one_sentence(tmp_path: Any) -> None:
+    with pytest.raises(SystemExit, match="needs 2 to 20 folders, one for each class, with two pictures or more"):
+        load("pretrained").folder_task(tmp_path, 20)

@@ -49,6 +49,16 @@ def test_a_page_of_every_block_says_nothing_and_asks_nobody(browser, tmp_path, p
         assert visit.requests() == []
 
 
+def test_a_value_that_never_changes_has_an_axis_around_it(browser, tmp_path):
+    """A step size of 0.003 must not look like 0 on an axis from −1 to 1."""
+    chart = Chart([Series("Leap", np.arange(5.0), np.full(5, 0.003))], "step", "lr")
+    with browser.page(Page("Constant").add(Section("Chart").add(chart)).write(tmp_path / "page.html")) as visit:
+        visit.box("figure.chart")
+        visit.wait("document.querySelector('.chart .card').dataset.drawn === 'true'")
+        ends = visit.value("(() => { const r = Bokeh.documents[0].roots()[0].y_range; return [r.start, r.end]; })()")
+        assert 0 < ends[0] < 0.003 < ends[1] < 0.01
+
+
 def test_an_error_and_a_request_would_be_noticed(browser, tmp_path):
     broken = Page("Broken").html().replace("</main>", '<img src="https://example.org/a.png"></main>')
     path = tmp_path / "broken.html"

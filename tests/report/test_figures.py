@@ -151,3 +151,24 @@ def test_figures_survive_gaps_dollars_and_crowds():
 def test_impossible_figures_are_refused(make, match):
     with pytest.raises(WarpgradError, match=match):
         make()
+
+
+def test_a_picture_has_a_palette_and_is_smaller_for_it():
+    x, y = np.meshgrid(np.linspace(-1, 1, 60), np.linspace(-1, 1, 60))
+    panel = Panel([], contours=(x, y, np.sin(3 * x) * np.cos(2 * y)), plane=True)
+    image = panels([[panel]], size=(3.0, 2.0), alt="a map").image
+    assert Image.open(io.BytesIO(image)).mode == "P"
+    with house_style():
+        figure = canvas(3.0, 2.0)
+        figure.add_subplot().contourf(x, y, np.sin(3 * x) * np.cos(2 * y), levels=24, cmap="Blues_r")
+        whole, reduced = save_png(figure), save_png(figure, colours=256)
+    assert len(reduced) < 0.6 * len(whole)
+    first, second = (np.asarray(Image.open(io.BytesIO(one)).convert("RGB"), int) for one in (whole, reduced))
+    assert np.abs(first - second).mean() < 2
+
+
+def test_trials_of_one_method_share_its_colour_however_many_methods_there_are():
+    methods = [f"method {i}" for i in range(9)]
+    looks = appearances([f"{method}, trial {i}" for method in methods for i in range(7)])
+    for method in methods:
+        assert len({look.colour for name, look in looks.items() if name.startswith(f"{method},")}) == 1

@@ -21,7 +21,9 @@ def test_the_overview_shows_results_curves_settings_and_how_to_repeat_each_numbe
     page = Parsed(run_page(runs).html())
     assert "omniglot, small preset" in page.text
     accuracy = mean_interval([[0.5 + seed / 10] for seed in range(4)])
-    assert page.text.count(accuracy.cell(4).split("[")[1].rstrip("]")) == 2
+    # Once for each method in the headline's plot, to be heard and to be seen, and once in the table.
+    assert "accuracy of every method at the end" in page.text
+    assert page.text.count(accuracy.cell(4).split("[")[1].rstrip("]")) == 6
     # One chart (the text metric "phase" is none), and one found figure for each run.
     assert len(charts(page)) == 1
     assert list(charts(page)[0]["series"][0]["runs"]) == ["0", "1", "2", "3"]
@@ -110,3 +112,19 @@ def test_a_damaged_figure_is_named(tmp_path):
 def test_no_runs_are_no_report():
     with pytest.raises(WarpgradError, match="at least one run"):
         run_page([])
+
+
+def test_two_own_runs_are_compared_first_by_what_was_scored_on_held_out_tasks(tmp_path):
+    """And one run alone, which there is nothing to compare with, has no such plot."""
+    runs = []
+    for name, value in (("warped", 0.05), ("plain", 0.06)):
+        folder = write_run(tmp_path / name, method=name, seed=0)
+        summary = json.loads((folder / "summary.json").read_text())
+        summary["metrics"] = {"meta_loss": 1.0, "test/loss": value}
+        (folder / "summary.json").write_text(json.dumps(summary))
+        runs.append(read_run(folder))
+    text = Parsed(run_page(runs).html()).text
+    assert "test/loss of every method at the end (lower is better)" in text
+    assert text.index("test/loss of every method") < text.index("Wall time, all runs")
+    assert text.index("test/loss", text.index("Final metrics")) < text.index("meta_loss")
+    assert "of every method at the end" not in Parsed(run_page(runs[:1]).html()).text

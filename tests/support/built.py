@@ -27,6 +27,9 @@ import warpgrad as wg
 assert "site-packages" in wg.__file__, wg.__file__
 assert (pathlib.Path(wg.__file__).parent / "py.typed").exists()
 assert not [name for name in ("matplotlib", "tyro", "transformers") if name in sys.modules], "imported by the library"
+for name in wg.zoo.names():
+    wg.zoo.load(name)
+assert "synthetic-long" in wg.zoo.names()
 print(wg.__version__)
 """
 

@@ -66,7 +66,12 @@ def _parts(runs: Sequence[Run]) -> list[tuple[str, list[Block]]]:
 
 def _results(runs: Sequence[Run]) -> list[Block]:
     methods = by_method(runs)
-    metrics = list(dict.fromkeys(name for run in runs for name in _final(run)))
+    # What was scored on held-out tasks comes first.
+    places = {"test": 0, "validation": 1}
+    metrics = sorted(
+        dict.fromkeys(name for run in runs for name in _final(run)),
+        key=lambda name: places.get(name.partition("/")[0], 2),
+    )
     # One number of digits for a whole column, so that its values can be compared at a glance.
     digits = {name: shared_digits(*(final[name] for final in map(_final, runs) if name in final)) for name in metrics}
     rows = [
@@ -88,18 +93,15 @@ def _results(runs: Sequence[Run]) -> list[Block]:
 
 
 def _headline(methods: Mapping[str, Sequence[Run]], metrics: Sequence[str]) -> list[Block]:
-    """Who ends where, on one axis: several methods by the first score that all have, one on held-out tasks if any."""
-    places = {"test": 0, "validation": 1}
-    for metric in sorted(metrics, key=lambda name: places.get(name.partition("/")[0], 2)):
+    """Who ends where, on one axis: several methods, by the first score that all have."""
+    for metric in metrics:
         found = {method: _scores(own, metric) for method, own in methods.items()}
         if len(found) > 1 and all(found.values()):
             rows = [ForestRow(method, mean_interval(own, name=metric)) for method, own in found.items()]
-            return [Forest(rows, f"{metric} of every method at the end", digits=shared_digits(*_means(rows)))]
+            better = " (lower is better)" if "loss" in metric else ""
+            digits = shared_digits(*(row.estimate.mean for row in rows))
+            return [Forest(rows, f"{metric} of every method at the end{better}", digits=digits)]
     return []
-
-
-def _means(rows: Sequence[ForestRow]) -> list[float]:
-    return [row.estimate.mean for row in rows]
 
 
 def _scores(runs: Sequence[Run], metric: str) -> dict[Any, dict[Any, float]]:

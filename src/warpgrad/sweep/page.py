@@ -44,11 +44,11 @@ def study_page(sweep: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths, 
     )
     return Page(title, subtitle).add(
         _headline(sweep, trials, places),
-        _table(sweep, trials),
         Section(
             "Value against each setting",
             [Gallery([_scatter(sweep, trials, name, space) for name, space in sweep.space.items()])],
         ),
+        _table(sweep, trials),
         _progress(sweep, trials),
         _repetition(sweep, command),
     )
@@ -67,7 +67,7 @@ def _headline(sweep: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths) -
         "were. Its result is that of a new run on the test split, with other seeds."
     )
     code = Code(f"warpgrad run {sweep.experiment.name} --config {places.best} --seed 1", "The best settings, tested")
-    return Section("The best trial", [Tiles(tiles), caution, code])
+    return Section("The best trial", [Tiles(tiles), code, caution])
 
 
 def _table(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Section:
