@@ -435,6 +435,14 @@ def test_debug_shows_the_traceback_and_nothing_else_does(monkeypatch, capsys):
         assert "Traceback" in says([word, "--debug"], capsys)[1]
 
 
+def test_what_torch_cannot_be_imported_under_is_one_sentence(tmp_path):
+    words = [*COMMAND, "run", "synthetic", "--out", str(tmp_path / "run")]
+    environment = {**os.environ, "TORCH_LOGS": "nonsense"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "torch cannot be imported (ValueError: " in done.stderr
+
+
 def test_control_characters_reach_no_terminal(tmp_path, capsys):
     code, said = says(["run", "synthetic", "--out", "a\x1b]0;owned\x07"], capsys)
     assert (code, "\x1b" in said) == (2, False)
