@@ -177,6 +177,10 @@ def test_a_trial_whose_number_in_the_database_is_damaged_is_named(tmp_path, caps
         database.commit()
     code, said = says(words, capsys)
     assert (code, "for trial-0000, but its run in" in said) == (2, True)
+    summary = tmp_path / "s" / "trial-0000" / "summary.json"
+    write_json(summary, {**read_json(summary), "metrics": 1}, seal=True)
+    code, said = says(words, capsys)
+    assert (code, "for trial-0000, but its run in" in said) == (2, True)
 
 
 def test_sentences_and_states_that_are_damaged_are_refused_or_made_again(tmp_path, capsys, caplog):
@@ -429,6 +433,14 @@ def test_debug_shows_the_traceback_and_nothing_else_does(monkeypatch, capsys):
         assert (code, said.count("\n"), "Traceback" in said) == (2, 1, False)
         assert ("not enough memory" in said) == (word in ("memory", "library"))
         assert "Traceback" in says([word, "--debug"], capsys)[1]
+
+
+def test_what_torch_cannot_be_imported_under_is_one_sentence(tmp_path):
+    words = [*COMMAND, "run", "synthetic", "--out", str(tmp_path / "run")]
+    environment = {**os.environ, "TORCH_LOGS": "nonsense"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "torch cannot be imported (ValueError: " in done.stderr
 
 
 def test_control_characters_reach_no_terminal(tmp_path, capsys):

@@ -61,7 +61,7 @@ def outcome(dispatch: Callable[[list[str]], None], words: list[str], debug: bool
 def _said(error: BaseException) -> int:
     """Say what went wrong in one sentence; returns the exit code."""
     number = getattr(error, "number", signal.SIGINT) if type(error).__name__ == "Interrupted" else signal.SIGINT
-    detail = (str(error).splitlines() or [""])[0]
+    detail = next((line for line in str(error).splitlines() if line.strip()), "")
     if isinstance(error, WarpgradError):
         _say(str(error))
         return error.exit_code
@@ -77,12 +77,22 @@ def _said(error: BaseException) -> int:
     elif isinstance(error, OSError):
         place = f" ({error.filename})" if error.filename is not None else ""
         _say(f"the system refused: {error.strerror or detail}{place}; fix that and repeat the command.")
+    elif _while_importing_torch(error):
+        _say(
+            f"torch cannot be imported ({type(error).__name__}: {detail}); see whether its installation is whole, and "
+            "the variables TORCH_... of the environment are what it takes."
+        )
     else:
         _say(
             f"this should not have happened ({type(error).__name__}: {detail}); what was saved is whole. Repeat the "
             "command with --debug to see where, and please report it."
         )
     return 2
+
+
+def _while_importing_torch(error: BaseException) -> bool:
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_globals.get("__name__") == "torch" and frame.f_code.co_name == "<module>" for frame in frames)
 
 
 def tell(line: str, stream: TextIO | None = None) -> None:

@@ -74,6 +74,10 @@ def evaluate_own_command(
         }
         # Read before anything is written: a damaged summary leaves no evaluation that it does not know of.
         summary = read_object(run / "summary.json")
+        require(
+            isinstance(summary.get("metrics"), dict),
+            f"{run / 'summary.json'} has no metrics by name; restore it, or call meta_train again.",
+        )
         write_json(run / "evaluation.json", result, seal=True)
         write_json(run / "summary.json", {**summary, "metrics": {**summary["metrics"], **metrics}}, seal=True)
     print_metrics(metrics)

@@ -112,7 +112,8 @@ class SweepStudy:
         directory = self.places.trial(trial.number)
         summary, config = (read_object(directory / name) for name in ("summary.json", "config.json"))
         kept = {self.sweep.metric: trial.value, **json.loads(json.dumps(self.sweep.chosen(trial)))}
-        ran = {**config, self.sweep.metric: summary.get("metrics", {}).get(self.sweep.metric)}
+        metrics = summary.get("metrics")
+        ran = {**config, self.sweep.metric: metrics.get(self.sweep.metric) if isinstance(metrics, dict) else None}
         for name, value in kept.items():
             if value != ran.get(name):
                 raise DamagedError(
