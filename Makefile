@@ -26,7 +26,7 @@ slow: $(VENV)/.installed-dev
 crash: $(VENV)/.installed-dev
 	nice $(BIN)/python -m tests.faults.crashes $(CRASH)
 
-# Every reader against thousands of damaged files and command lines.
+# Every reader against thousands of damaged files and command lines. HYPOTHESIS_RECORD=FILE puts the counts on record.
 fuzz: $(VENV)/.installed-dev
 	HYPOTHESIS_EXAMPLES=2000 nice $(BIN)/python -m pytest tests/fuzz
 

@@ -36,7 +36,7 @@ TURNS = 5
 """At most so many processes of each peer: every one has to start, import and compile."""
 OURS_PER_TURN = 10
 PROGRAM = Path(__file__).with_name("authors_program.py")
-UPDATES_PER_TURN = 7
+UPDATES_PER_TURN, TURNS_BEFORE = 7, 3
 HERE = Path(__file__).parent.parent
 UPDATE = re.compile(r"^([\w-]+) +([0-9]+) +[0-9.]+% +[0-9.]+$", re.MULTILINE)
 """A line of `benchmarks.maze_profile`: the agent, milliseconds per update, and shares of it."""
@@ -134,7 +134,7 @@ def measure_before(peers: Elsewhere, repetitions: int, quick: bool) -> tuple[lis
     seconds: dict[Path, dict[str, list[float]]] = {
         place: {agent: [] for agent in agents} for place in (HERE, peers.before)
     }
-    for turn in range(min(repetitions, TURNS)):
+    for turn in range(min(repetitions, TURNS_BEFORE)):
         for place in list(seconds)[:: -1 if turn % 2 else 1]:
             try:
                 found = update_milliseconds(place, agents, updates)

@@ -28,7 +28,7 @@ WITHIN = 0.25
 """How far a prediction may be from what is predicted, in units of the latter."""
 PAIRS = 3
 """Estimates of each configuration, each with a run after it: a machine's speed may change between the two."""
-BUDGET = 12.0
+BUDGET = 8.0
 """Seconds that an estimate may take here: less than a user's, so that it has to extrapolate runs of half a minute."""
 
 CONFIGURATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(

@@ -58,9 +58,10 @@ def conditions(record: Mapping[str, Any]) -> str:
     machine, versions = record["hardware"], record["versions"]
     scale = "small networks, a trial" if record["quick"] else "full size"
     finer = "".join(f" ({name}: {times} times as many)" for name, times in record.get("finer", {}).items())
+    took = f" It took {in_time_unit(sum(record['seconds'].values()))} in all." if record.get("seconds") else ""
     return (
         f"{machine['cpu']}, {machine['threads']} thread, torch {versions['torch']}, warpgrad {versions['warpgrad']}; "
-        f"{scale}; medians of {record['repetitions']} interleaved repetitions{finer} [smallest, largest]."
+        f"{scale}; medians of {record['repetitions']} interleaved repetitions{finer} [smallest, largest].{took}"
     )
 
 

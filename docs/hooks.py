@@ -16,6 +16,7 @@ import os
 import posixpath
 import re
 import shutil
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -157,8 +158,8 @@ def _reference_page(title: str, package: Any, paths: list[str]) -> str:
 
 
 def _first_sentence(value: Any) -> str:
-    if not (inspect.isclass(value) or inspect.isroutine(value)):
-        return "a type alias"
+    if not (inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value)):
+        return "a constant" if typing.get_origin(value) is None else "a type alias"
     text = " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split())
     return _plain(text).replace("|", "\\|")
 

@@ -151,9 +151,10 @@ def counted(parts: Mapping[str, Mapping[str, Any]]) -> str:
 def result(words: str) -> str:
     """The single number that a comment asks for."""
     record, label, measure, *rest = (word.strip() for word in words.split("::"))
-    if label in ("crash", "soak", "flips", "lines", "fuzz"):
+    if label in ("crash", "soak", "flips", "lines", "fuzz", "ranks"):
         found = [part[measure] for part in harnesses(record)[label].values()]
-        return str(sum(len(value) if isinstance(value, list) else value for value in found))
+        total = sum(len(value) if isinstance(value, list) else value for value in found)
+        return f"{total:.0e}" if isinstance(total, float) else str(total)
     digits = int(next((word.removeprefix("digits ") for word in rest if word.startswith("digits ")), "1"))
     other = next((word.removeprefix("minus ") for word in rest if word.startswith("minus ")), None)
     if other is not None:

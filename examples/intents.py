@@ -28,7 +28,7 @@ def main(past: str, new: str, out: str, encoder: str = MINILM, meta_steps: int =
     encode = partial(opened.lower, layers=LAYERS)  # the lower layers stay: what they compute is computed once
 
     text = prepare_text(past, Path(out).parent / "past")
-    shape = IntentShape(ways=15, shots=(1, 5), query=4, batch_shots=3)
+    shape = IntentShape(ways=15, shots=(5,), query=4, batch_shots=3)
     tasks = IntentFamily(text, SentenceStates.encoded(text.texts, encode), range(len(text.labels)), shape)
 
     upper = wg.warp_transformer(upper_part(opened.model, LAYERS), rank=8)

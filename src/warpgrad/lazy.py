@@ -1,4 +1,4 @@
-"""Imports that wait until they are needed, so that a help text needs no torch, and those that an extra installs."""
+"""Lazy imports, so that a help text needs no torch, and clear errors for imports that need an extra."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def gradients(
 
 
 def _differentiated(loss: Tensor, flat: list[Tensor], what: str, *, create_graph: bool) -> Sequence[Tensor | None]:
-    """The gradients, None where the loss does not depend on a tensor, whatever torch's annotation says."""
+    """The gradients; None where the loss does not depend on a tensor, which the annotation in torch leaves out."""
     try:
         with without_autocast():
             return torch.autograd.grad(loss, flat, create_graph=create_graph, allow_unused=True)
@@ -104,7 +104,7 @@ _COMPILED = "does not currently support double backward"
 
 
 def _missing_derivative(message: str, what: str) -> WarpgradError | None:
-    """What PyTorch cannot differentiate twice, by name and with what to do."""
+    """Name the operation that PyTorch cannot differentiate twice, and say what to do about it."""
     found = _NO_DERIVATIVE.search(message)
     if found is None and _COMPILED not in message:
         return None

@@ -168,10 +168,11 @@ def test_what_was_built_and_is_of_no_use_is_built_anew(damage, tmp_path, monkeyp
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(built))
     in_a_process(tmp_path / "run", 2)
     (unbroken, _), _ = in_a_process(tmp_path / "whole", 4)
-    if damage == "folder":
+    if damage == "folder":  # a file where a folder is to be: nothing can be locked, hence nothing be written
         shutil.rmtree(built)
-        built.write_text("no folder")
-    for file in built.rglob("*") if built.is_dir() else ():
+        built.mkdir()
+        (built / "locks").write_text("")
+    for file in built.rglob("*") if damage != "folder" else ():
         if file.is_file() and (file.suffix == ".so") == (damage == "libraries"):
             file.write_bytes(file.read_bytes()[:100] if damage == "libraries" else b"damaged")
     (resumed, _), _ = in_a_process(tmp_path / "run", 4)

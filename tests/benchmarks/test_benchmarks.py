@@ -123,6 +123,31 @@ def test_peers_elsewhere_are_measured_where_they_are_named_and_absent_otherwise(
     assert no_package == {"authors' package": f"{tmp_path} holds no package warpgrad"}
 
 
+PROFILE = """
+import sys
+assert sys.argv[1:] == ["--agents", "warp-rnn", "--updates", "1"], sys.argv
+print("agent                    ms/update  environment  hours for 20 000")
+print("warp-rnn                       1234         1.7%              0.70")
+print("                        the environment's share is within the target of 15%")
+"""
+
+
+def test_agents_are_held_against_an_earlier_version_where_one_is_named(tmp_path):
+    missing = {"earlier version": "name a clone of this repository at an earlier commit with --before"}
+    assert elsewhere.measure_before(Elsewhere(), 1, True) == ([], missing)
+    no_clone = elsewhere.measure_before(Elsewhere(before=tmp_path), 1, True)[1]
+    assert no_clone == {"earlier version": f"{tmp_path} holds no clone of this repository"}
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "maze_profile.py").write_text(PROFILE)
+    (one,), absent = elsewhere.measure_before(Elsewhere(before=tmp_path), 1, True)
+    assert absent == {}
+    assert (one.row, one.against, one.theirs.median) == ("rnn", "earlier version", pytest.approx(1234))
+    assert one.ours.median > 0
+    (tmp_path / "benchmarks" / "maze_profile.py").write_text("")
+    silent = elsewhere.measure_before(Elsewhere(before=tmp_path), 1, True)[1]
+    assert silent == {"earlier version": f"{tmp_path} printed no line for warp-rnn"}
+
+
 STAND_IN = """
 class ReplayBuffer: ...
 class DualUpdater:
@@ -201,6 +226,7 @@ def test_replay_figures_hold_the_bytes_of_theta_and_buffers():
 def test_a_record_is_whole_and_becomes_tables():
     record = run(("conv", "rnn"), repetitions=1, quick=True)
     assert json.loads(json.dumps(record)) == record
+    assert min(record["seconds"][row] for row in ("conv", "rnn")) > 0
     assert record["hardware"]["threads"] == 1
     assert record["versions"]["torch"] == torch.__version__
     assert max(record["differences"].values()) <= NOISE

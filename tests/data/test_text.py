@@ -93,6 +93,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "no such field": (b"sentence,label\nhello,a\n", "has no field 'text' .*it has sentence, label.*--text-field"),
     "no rows": (b"text,label\n", "has no rows"),
     "nothing": (b"", "has no field 'text'"),
+    "a comma without quotes": (b"text,label\nhello, you,a\nbye,b\n", "line 2 of .* has more fields than the header"),
     "an open quote": (b'text,label\n"hello,a\n', "cannot be read as CSV"),
 }
 

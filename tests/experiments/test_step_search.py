@@ -20,7 +20,15 @@ from warpgrad.experiments.multi_shot.experiment import MultiShot
 from warpgrad.experiments.omniglot.experiment import Omniglot
 from warpgrad.experiments.records import read_record
 from warpgrad.experiments.runner import run_settings
+from warpgrad.experiments.text_intents.config import META, TUNED
+from warpgrad.experiments.text_intents.experiment import TextIntents
 from warpgrad.report.runs import Run
+
+SEARCHED = [
+    experiment
+    for experiment in (FewShot(), MultiShot(), Omniglot(), TextIntents())
+    if (ROOT / "results" / f"{experiment.name}-steps.json").is_file()
+]
 
 
 def winners_on_record(experiment: Experiment[Any]) -> dict[str, tuple[str, Mapping[str, Any]]]:
@@ -31,7 +39,7 @@ def winners_on_record(experiment: Experiment[Any]) -> dict[str, tuple[str, Mappi
     return {winner.method: (methods[winner.method], winner.settings) for winner in check_searched(tried)}
 
 
-@pytest.mark.parametrize("experiment", [FewShot(), MultiShot(), Omniglot()], ids=lambda experiment: experiment.name)
+@pytest.mark.parametrize("experiment", SEARCHED, ids=lambda experiment: experiment.name)
 def test_presets_take_the_settings_that_won_the_search_on_record(experiment):
     found = winners_on_record(experiment)
     assert len(found) >= 4
@@ -43,6 +51,18 @@ def test_presets_take_the_settings_that_won_the_search_on_record(experiment):
             config = experiment.config("small", **row.settings)
         used = vars(config) | ({"theta0_lr": config.outer_lr} if experiment.name == "omniglot" else {})
         assert {name: used[name] for name in settings} == dict(settings), label
+
+
+@pytest.mark.skipif("text-intents" not in [each.name for each in SEARCHED], reason="this search is not on record yet")
+def test_adaptation_to_sentences_is_as_long_as_was_best_in_the_search_on_record():
+    experiment = TextIntents()
+    groups = read_record(ROOT / "results" / "text-intents-steps.json").groups()
+    winners = {winner.method: winner.score for winner in edge_winners(trials_of(groups, experiment.sweep_metric))}
+    for group in groups:
+        (found,) = (evaluation["metrics"] for evaluation in group.evaluations)
+        method = group.runs[0].config["method"]
+        if method in (*META, *TUNED) and found[experiment.sweep_metric] == winners[group.label.split(",")[0]]:
+            assert experiment.config("small", method=method).adaptation_steps == found["steps"], method
 
 
 def test_the_command_line_begins_with_the_step_size_of_the_method_it_names(tmp_path):

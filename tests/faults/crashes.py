@@ -2,6 +2,7 @@
 
     python -m tests.faults.crashes                      all points of all commands: `make crash`
     python -m tests.faults.crashes --every 20 run       a sample of the points of some
+    python -m tests.faults.crashes --below run          faults between the C library and the system
 
 Every attempt is a process of its own, forked from one that has imported everything and parsed the command line, so
 that thousands take minutes. Workers of `reproduce` and `sweep` are forked likewise, and faults hit them as well as
@@ -34,7 +35,7 @@ import torch
 from PIL import Image
 
 from tests.faults.record import on_record, put_on_record
-from tests.faults.shim import KINDS, Counter, Faults
+from tests.faults.shim import KINDS, Below, Counter, Faults, is_below, start_below
 from tests.support.text_encoder import save_tiny_encoder, sentences, write_csv
 from warpgrad.cli import main as command_lines
 from warpgrad.cli.main import main
@@ -187,7 +188,7 @@ def attempt(words: list[str], place: Path, counter: Counter | None = None, at: i
         os.setsid()
         prepare_child(said.fileno())
         FORKED.update(root=place, counter=counter, at=at, kind=kind)
-        Faults(place, counter, at, kind).install()
+        (Below if BELOW else Faults)(place, counter, at, kind).install()
         carry_out(words)
     code = waited(child)
     # What outlives its parent is an orphan, once it had the time to notice.
@@ -228,6 +229,8 @@ def carry_out(words: list[str]) -> None:
         os._exit(code if isinstance(code, int) else 98)
 
 
+BELOW = is_below()
+"""Whether faults strike below Python."""
 FORKED: dict[str, object] = {}
 """What a worker that is forked from a command inherits."""
 
@@ -436,12 +439,16 @@ def command_line() -> None:
     form.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     form.add_argument("--seconds", type=float, default=float("inf"), help="of each scenario")
     form.add_argument("--record", type=Path, help="where the counts are kept; goes on with those of this commit there")
+    form.add_argument("--below", action="store_true", help="faults below Python, in all code of the process")
     given = form.parse_args()
+    if given.below:
+        start_below()
     set_up()
     faults = failures = 0
     for name in given.scenarios or SCENARIOS:
         began = time.monotonic()
         part = name if given.begin == 1 else f"{name}, from operation {given.begin}"
+        part = f"{part}, below Python" if given.below else part
         before = on_record(given.record, "crash", part)
         found = explore(name, given.every, given.kinds, given.begin, given.seconds, before)
         faults, failures = faults + found["faults"], failures + len(found["failures"])

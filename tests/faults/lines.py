@@ -26,7 +26,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.faults import crashes
-from tests.faults.record import put_on_record
+from tests.faults.record import on_record, put_on_record
 
 COMMANDS = {
     "run synthetic": [*crashes.TINY, "--meta-steps", "1", "--out", "new"],
@@ -192,11 +192,13 @@ def command_line() -> None:
     form.add_argument("--lines", type=int, default=600)
     form.add_argument("--seconds", type=float, default=float("inf"))
     form.add_argument("--seed", type=int, default=0)
-    form.add_argument("--record", type=Path, help="where the counts are kept, as results/reliability.json")
+    form.add_argument("--record", type=Path, help="where the counts are kept; goes on with those of this commit there")
     given = form.parse_args()
     crashes.set_up()
     os.environ.pop("WARPGRAD_DATA", None)
-    dice, seen, failures = random.Random(given.seed), Counter[str](), []
+    before = on_record(given.record, "lines", "command lines") or {"failures": []}
+    seen = Counter({name: count for name, count in before.items() if type(count) is int})
+    dice, failures = random.Random(f"{given.seed} {seen['lines']}"), list(before["failures"])
     with tempfile.TemporaryDirectory(prefix="warpgrad-lines-", dir=crashes.MEMORY) as folder:
         place, template = Path(folder) / "work", Path(folder) / "template"
         place.mkdir()
@@ -227,7 +229,7 @@ def command_line() -> None:
             if problem is not None:
                 failures.append(f"{words!r} {environment}: {problem}")
                 print(failures[-1][-900:], flush=True)
-        if given.seconds > 60:
+        if seen["lines"] >= given.lines and not seen["started anew"]:
             seen["started anew"] = 3 * len(STARTED)
             failures += (anew := started(place))
             print("\n".join(anew), flush=True)

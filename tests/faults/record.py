@@ -29,7 +29,8 @@ def put_on_record(path: Path | None, harness: str, name: str, counts: Mapping[st
         return
     kept = json.loads(path.read_bytes()) if path.exists() else {"format": FORMAT, "harnesses": {}}
     kept.pop("sha256", None)
-    command = " ".join(["python -m", f"tests.faults.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
+    program = "pytest" if harness == "fuzz" else f"tests.faults.{Path(sys.argv[0]).stem}"
+    command = " ".join(["python -m", program, *sys.argv[1:]])
     made_by = {"commit": commit(), "hardware": hardware(), "versions": versions(), "command": command}
     kept["harnesses"].setdefault(harness, {})[name] = {**counts, **made_by}
     write_json(path, kept, seal=True)

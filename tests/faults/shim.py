@@ -2,17 +2,25 @@
 
 `install` puts itself between Python and the system in this process. Operations on files below a root are counted, in
 memory that forked processes share; before the n-th the process dies by SIGKILL, or that operation fails with an error.
+
+`Below` does the same between the C library and the system, for all code in the process: SQLite, safetensors, torch,
+memory maps, and reads too. It needs a C compiler, and a process that was started with it.
 """
 
 from __future__ import annotations
 
 import builtins
+import ctypes
 import errno
 import io
 import mmap
 import os
+import shutil
 import signal
 import struct
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 KINDS = {"kill": None, "ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EMFILE": errno.EMFILE, "full": errno.ENOSPC}
@@ -97,6 +105,42 @@ class Faults:
             return FaultyFile(found, self) if set(mode) & set("wax+") else found
 
         return wrapped
+
+
+class Below:
+    """The faults of below.c, in a process that was started by `start_below`."""
+
+    def __init__(self, root: Path, counter: Counter, place: int, kind: str) -> None:
+        self._root, self._counter = f"{root.resolve()}/".encode(), counter
+        self._fault = (place, KINDS[kind] or 0, kind == "full")
+
+    def install(self) -> None:
+        self._count = ctypes.c_long.from_buffer(self._counter._memory)
+        ctypes.CDLL(None).fail_at(
+            ctypes.c_char_p(self._root), ctypes.c_long(self._fault[0]), *self._fault[1:], ctypes.byref(self._count)
+        )
+        KEPT.append(self)
+
+
+KEPT: list[Below] = []
+"""What below.c points to."""
+
+
+def is_below() -> bool:
+    """Whether this process was started with below.c in it."""
+    return hasattr(ctypes.CDLL(None), "fail_at")
+
+
+def start_below() -> None:
+    """Start this program again with below.c in it, unless it has been."""
+    if is_below():
+        shutil.rmtree(Path(os.environ.pop("LD_PRELOAD")).parent)  # it is in memory now
+        return
+    library = Path(tempfile.mkdtemp(prefix="warpgrad-below-")) / "below.so"
+    source = Path(__file__).with_name("below.c")
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+    os.environ["LD_PRELOAD"] = str(library)
+    os.execv(sys.executable, sys.orig_argv)
 
 
 class FaultyFile:

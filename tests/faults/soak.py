@@ -1,4 +1,4 @@
-"""A soak: kills at random moments, over every kind of command, each repeated until it ends by itself.
+"""A soak: kills and signals at random moments, over every kind of command, each repeated until it ends by itself.
 
     python -m tests.faults.soak --kills 200
 
@@ -28,11 +28,15 @@ from tests.faults import crashes
 from tests.faults.record import on_record, put_on_record
 from tests.support.omniglot_runs import TINY as OMNIGLOT
 from warpgrad.experiments.runner import option
-from warpgrad.io import PARTIAL
+from warpgrad.io import PARTIAL, SIGNALS
 from warpgrad.training.run_directory import CLEARING
 
+PATIENCE = 120.0
+"""Seconds that a command has to save and end after a signal."""
 GIVEN_UP = 60
 """Kills of one command; then it is let to its end."""
+MEET = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")
+"""Where ranks meet: a port that is free, on this machine alone."""
 NOTHING: dict[str, Any] = {"kills": 0, "series": 0, "failures": []}
 
 
@@ -67,34 +71,41 @@ def soaked(folder: Path) -> dict[str, Soaked]:
     }
 
 
-def killed(job: Soaked, place: Path, seconds: float) -> int | None:
-    """Carry a command out and kill it after so many seconds; its exit code if it was faster."""
+def killed(job: Soaked, place: Path, seconds: float, number: int = signal.SIGKILL) -> int | None:
+    """Carry a command out and send it a signal after so many seconds; its exit code if it was faster, else None."""
     words = job.words(place)
     if job.ranks > 1:
-        # A port that is free, on this machine alone.
-        place_to_meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(job.ranks), *place_to_meet]
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(job.ranks), *MEET]
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         process = subprocess.Popen([*launcher, "-m", "warpgrad", *words], **silent)  # type: ignore[call-overload]
         try:
             return int(process.wait(seconds))
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            process.send_signal(number)
+            process.wait(PATIENCE)
             return None
     child = os.fork()
     if child == 0:
         os.setsid()
         crashes.prepare_child(os.open(os.devnull, os.O_WRONLY))
         crashes.carry_out(words)
+    if (code := ended(child, seconds)) is not None:
+        return code
+    os.kill(child, number)
+    code = ended(child, PATIENCE)
+    # Before it has begun to listen it dies by the signal itself; it may also have been about to end.
+    assert code in (-number, 128 + number, 0), f"ends with {code} on signal {number}"
+    return None
+
+
+def ended(child: int, seconds: float) -> int | None:
+    """The exit code of a process; None where it still works after so many seconds."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         found, status = os.waitpid(child, os.WNOHANG)
         if found:
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.002)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
     return None
 
 
@@ -112,14 +123,20 @@ def series(job: Soaked, place: Path, outcome: object, usual: float, dice: random
     """Kill a command at random moments until it ends by itself; how often, and what was wrong."""
     place.mkdir()
     kills, problems = 0, []
-    while (code := killed(job, place, usual * 1.2 * dice.random() if kills < GIVEN_UP else 600.0)) is None:
-        kills += 1
+    code: int | None = None
+    while code is None and not problems:
+        number = dice.choice((signal.SIGKILL, signal.SIGKILL, *SIGNALS))
+        try:
+            code = killed(job, place, usual * 1.2 * dice.random() if kills < GIVEN_UP else 600.0, number)
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            problems.append(f"after {kills} signals: {error}")
+        kills += code is None
         if not gone(place):
-            problems.append("processes outlive a kill")
+            problems.append(f"processes outlive signal {number}")
     left = [path.name for path in place.rglob("*") if PARTIAL in path.name or path.name == CLEARING]
-    if code != 0:
+    if code not in (0, None):
         problems.append(f"ends with {code} after {kills} kills")
-    elif job.outcome(place) != outcome:
+    elif code == 0 and job.outcome(place) != outcome:
         problems.append(f"another outcome after {kills} kills")
     return kills, [*problems, *([f"left over: {left}"] if left else [])]
 

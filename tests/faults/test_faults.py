@@ -8,6 +8,7 @@ import os
 import random
 import re
 import resource
+import runpy
 import signal
 import socket
 import sqlite3
@@ -410,10 +411,17 @@ def test_what_no_ranks_can_work_with_is_refused(monkeypatch, capsys, name, value
     assert f"{name}={value}" in said
 
 
+def test_the_store_of_torchrun_listens_on_every_interface():
+    """As SECURITY.md warns; where this fails, torch has learned to bind it, and the page can say how."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    listening = [line.split()[1] for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
+    assert f"{'0' * 32}:{store.port:04X}" in listening
+
+
 def test_debug_shows_the_traceback_and_nothing_else_does(monkeypatch, capsys):
     def broken(words):
         kinds = {"memory": MemoryError, "deep": RecursionError, "bug": KeyError, "library": ImportError}
-        raise kinds[words[0]]("libtorch_cpu.so: failed to map segment\nmore")
+        raise kinds[words[0]]("failed to map segment\nmore" if words[0] == "library" else "why\nmore")
 
     monkeypatch.setattr("warpgrad.cli.main.dispatch", broken)
     for word in ("memory", "deep", "bug", "library"):
@@ -502,6 +510,42 @@ def test_somebody_elses_repository_is_not_ours(tmp_path):
     assert commit(package) is None
     (package / "commit.txt").write_text("0" * 40 + "\n")
     assert commit(package) == "0" * 40
+
+
+def test_what_is_built_carries_the_commit_that_it_is_built_from(monkeypatch, tmp_path):
+    """Wheel and source archive, by the commands of setup.py; `make dist` builds them for real."""
+    import setuptools
+    from setuptools.command.build_py import build_py
+    from setuptools.command.sdist import sdist
+
+    monkeypatch.setattr(setuptools, "setup", lambda **_: None)
+    commands = runpy.run_path(str(Path(__file__).parents[2] / "setup.py"))
+    monkeypatch.setitem(commands["keep_commit"].__globals__, "PACKAGE", ours(tmp_path / "ours"))
+    head = commit(ours(tmp_path / "ours"))
+    monkeypatch.setattr(build_py, "run", lambda _: None)
+    monkeypatch.setattr(sdist, "make_release_tree", lambda *_: None)
+    wheel = commands["Build"](setuptools.Distribution())
+    wheel.build_lib, wheel.editable_mode = str(tmp_path / "wheel"), False
+    wheel.run()
+    commands["Archive"](setuptools.Distribution()).make_release_tree(str(tmp_path / "archive"), [])
+    for package in (tmp_path / "wheel" / "warpgrad", tmp_path / "archive" / "src" / "warpgrad"):
+        assert (package / "commit.txt").read_text() == f"{head}\n"
+        assert commit(package) == head
+    wheel.build_lib, wheel.editable_mode = str(tmp_path / "editable"), True
+    wheel.run()
+    assert not (tmp_path / "editable").exists()
+
+
+def ours(root: Path) -> Path:
+    """The package in a checkout that looks like this project's."""
+    package = root / "src" / "warpgrad"
+    if not package.exists():
+        package.mkdir(parents=True)
+        (root / "pyproject.toml").write_text('[project]\nname = "warpgrad"\n')
+        (package / "version.py").write_text((Path(wg.__file__).parent / "version.py").read_text())
+        for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
+            subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=b", *words], cwd=root, check=True)
+    return package
 
 
 def test_our_own_checkout_is_read_without_running_git(tmp_path, monkeypatch):

@@ -62,7 +62,9 @@ class Role:
 
 
 ADAPT_BATCH = Source("adapt_batch", lambda task, k: task.adapt_batch(k))
+"""The batch of adaptation step k."""
 META_BATCH = Source("meta_batch", lambda task, k: task.meta_batch(k))
+"""The batch of the meta-loss after step k."""
 
 TASK_LOSS = Role("loss", ADAPT_BATCH, lambda task, forward, batch: task.loss(forward, batch))
 META_LOSS = Role("meta_loss", META_BATCH, lambda task, forward, batch: task.meta_loss(forward, batch))

@@ -141,16 +141,19 @@ def compiled(graph: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequ
     reorder_products(better.graph)
     replace_products(better.graph)
     better.recompile()
-    load_products()
     settings: dict[str, Any] = {
         "cpp_wrapper": True,  # one C++ function for the whole graph, instead of Python between its kernels
         "cpp.threads": 1,  # small networks gain nothing by more, and sums do not depend on the machine's cores
         "compile_threads": 1,  # no pool of processes for one function
+        # The instructions that the processor has. A trial, as is the default, could fail where a machine is busy or a
+        # file is damaged, and the next process would have other code, with other last digits.
+        "cpp.vec_isa_ok": True,
         "aot_inductor.custom_ops_to_c_shims": Declarations(),
     }
     logger.info("compiling a step of %d operations; it is kept on disk for later processes", len(better.graph.nodes))
     with torch._inductor.config.patch(settings), torch.no_grad(), without_autocast(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the compiler's own workings; users can do nothing about them
+        load_products()
         run: Callable[..., Sequence[Tensor]] = torch._inductor.compile(better, [value.detach() for value in inputs])
         run(*(value.detach() for value in inputs))  # some of it is built by the first call
     return run

@@ -17,7 +17,7 @@ from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, p
 T = TypeVar("T")
 
 CONDITIONS = ("data", "data_sha256", "split", "ways", "shots", "query", "batch_norm", "headline_steps")
-"""What evaluations must agree in before they are compared, where they name it."""
+"""The entries in which evaluations must agree before they are compared, where they have them."""
 
 Scores = Mapping[int, Mapping[Any, float]]
 """meta-seed -> held-out task -> score."""
@@ -26,7 +26,7 @@ ACCURACY: Mapping[str, str] = MappingProxyType({"accuracy": "accuracy % [95 % in
 
 
 def distinct(groups: Sequence[Group]) -> list[Group]:
-    """The groups under names of their own: rows that share one get the settings in which they differ."""
+    """The groups with distinct labels: rows that share one get the settings in which they differ."""
     result = []
     for group in groups:
         namesakes = [other.runs[0].config for other in groups if other.label == group.label]
@@ -135,10 +135,10 @@ class Winner:
 
     method: str
     trials: int
-    """How many the method had."""
+    """The number of trials of the method."""
     score: float
     settings: Mapping[str, Any]
-    """Of those settings that differ between the trials of the method."""
+    """Its values of the settings that differ between the trials of the method."""
     edges: tuple[str, ...]
     """The numeric ones among them whose value is the smallest or the largest that was tried."""
 

@@ -88,7 +88,7 @@ class Measure:
     """A column of the comparison: one value for every held-out task."""
 
     name: str
-    """In the evaluation: held-out task -> value."""
+    """The name of the entry in the evaluation: held-out task -> value."""
     title: str
     unit: str = "%"
     best: Best | None = "highest"
@@ -96,7 +96,7 @@ class Measure:
     compared: bool = False
     """Whether a column of paired differences to the first row follows, and a sentence about each."""
     when: str = ""
-    """How such a sentence begins."""
+    """The beginning of such a sentence."""
     published: bool = False
     """Whether the paper's figure stands beside it; it does for the first measure."""
 

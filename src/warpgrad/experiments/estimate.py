@@ -1,6 +1,6 @@
 """What a run will cost, from a few short meta-steps of the run itself (`warpgrad run … --estimate`).
 
-The experiment's own `train` is called in a scratch directory with fewer steps K, and tasks where those are dear; time,
+The experiment's own `train` is called in a scratch directory with fewer steps K, and tasks where those are long; time,
 entries of the replay buffer and FLOPs are lines in K, so two values of K give them for the K that was asked for.
 Meta-training alone is estimated, its validations included; the final test is not.
 
@@ -29,27 +29,27 @@ from warpgrad.experiments.base import C, Config, Execution, Experiment
 from warpgrad.training.resources import Flops, peak_bytes
 
 FEWEST, MOST = 3, 30
-"""Meta-steps of a sample."""
+"""The number of meta-steps of a sample."""
 SCRATCH = "warpgrad-estimate-"
 OWN_STEPS = "test_steps"
 VALIDATED = {OWN_STEPS: 10}
-"""How many of what a validation is proportional to a sample has at most; five where nothing is said."""
+"""The largest size of a validation in a sample, by the setting that its time is proportional to; five by default."""
 COARSEST = 20
 """Steps by which K grows at most from sample to sample, so that the points of a share are an integer."""
 
 
 @dataclass(frozen=True)
 class CostFields:
-    """The settings of an experiment that its cost is a line in."""
+    """The settings of an experiment in which its cost is linear."""
 
     steps: str | None = None
-    """K, or what K is a multiple of."""
+    """K, or a setting that K is a multiple of."""
     tasks: str | None = None
-    """Tasks per meta-step."""
+    """The number of tasks in each meta-step."""
     validations: tuple[str, ...] = ()
     """What the time of a validation is proportional to, besides K where it does not name steps of its own."""
     tests: str | None = None
-    """How many tasks are tested on the way, each of which costs what one of a validation does."""
+    """The number of tasks in tests during meta-training, each of which costs as much as one of a validation."""
 
     @property
     def validated_in_k_steps(self) -> bool:
@@ -87,9 +87,9 @@ class Sample:
 
     steps: int
     seconds: float
-    """Of one meta-step."""
+    """Seconds of one meta-step."""
     start: float
-    """Seconds more that the first meta-step took: kernels are loaded, and steps of stacked tasks recorded."""
+    """Extra seconds of the first meta-step, in which kernels are loaded and steps of stacked tasks are traced."""
     validation: float
     """Seconds of one validation; 0 where there is none."""
     entries: int
@@ -105,7 +105,7 @@ class Sample:
 
 
 def repeats(budget: float, seconds: float) -> int:
-    """Meta-steps of a sample, where one takes about so long: few where they are dear, many where they are short."""
+    """The number of meta-steps of a sample, given the time of one: few if they are long, many if they are short."""
     return max(FEWEST, min(MOST, int(budget / (3 * seconds))))
 
 
@@ -195,13 +195,13 @@ class CostEstimate:
     tasks: int
     seconds_per_meta_step: float
     seconds: float
-    """In all, validations included."""
+    """Seconds of the whole run, including validations."""
     peak_bytes: int
     buffer_entries: int
     buffer_bytes: int
     buffer_on_disk: bool
     flops_per_meta_step: float
-    """Of products and convolutions, forwards and backwards."""
+    """FLOPs of products and convolutions, forward and backward."""
     serial: bool
     """Whether updates of φ follow one another (Algorithm 2, η = 1), so that ranks share adaptation only."""
 
@@ -335,7 +335,7 @@ def on_line(xs: list[int], ys: list[float] | list[int], x: float) -> float:
 
 
 def in_time_unit(seconds: float) -> str:
-    """Seconds in the unit a person would use."""
+    """Seconds in a readable unit."""
     for unit, length in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"
@@ -343,7 +343,7 @@ def in_time_unit(seconds: float) -> str:
 
 
 def in_byte_unit(count: float) -> str:
-    """Bytes in the unit a person would use."""
+    """Bytes in a readable unit."""
     for unit, length in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= length:
             return f"{count / length:.2f} {unit}"

@@ -1,4 +1,4 @@
-"""What a sweep may choose a setting from: plain data, so that experiments declare it and nothing else is needed."""
+"""Search spaces of settings for sweeps, as plain data that experiments declare without any other dependency."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Range(Generic[Number]):
 
     @property
     def extremes(self) -> tuple[Option, ...]:
-        """Values that must be possible settings for all others to be."""
+        """Values that must be valid settings; if they are, all others in between are."""
         return (self.low, self.high)
 
 

@@ -98,7 +98,7 @@ def compress(module: M, make_task: MakeLayer, *, after: Selector | None = None) 
 
 
 def sized(make: Callable[[int], nn.Module]) -> MakeLayer:
-    """A layer of the width that the module before it puts out, e.g. `sized(Scale)`.
+    """A layer of the same width as the output of the module before it, e.g. `sized(Scale)`.
 
     Example:
         >>> wg.sized(layers.Scale)("conv1", nn.Conv2d(3, 16, 3)).scale.shape
@@ -108,7 +108,7 @@ def sized(make: Callable[[int], nn.Module]) -> MakeLayer:
 
 
 def linear_warp(name: str, module: nn.Module) -> nn.Module:
-    """A linear warp-layer of the width that `module` puts out.
+    """A linear warp-layer of the same width as the output of `module`.
 
     Example:
         >>> wg.linear_warp("fc", nn.Linear(2, 4)).weight.shape
@@ -118,7 +118,7 @@ def linear_warp(name: str, module: nn.Module) -> nn.Module:
 
 
 def conv_warp(kernel_size: int = 3, **options: Any) -> MakeLayer:
-    """Warp convolutions of the width that the module before them puts out; see `convolutional_warp`.
+    """Warp convolutions of the same width as the output of the module before them; see `convolutional_warp`.
 
     Example:
         >>> wg.conv_warp(3)("conv1", nn.Conv2d(1, 8, 3)).weight.shape
@@ -128,7 +128,7 @@ def conv_warp(kernel_size: int = 3, **options: Any) -> MakeLayer:
 
 
 def output_width(name: str, module: nn.Module) -> int:
-    """How many channels or features `module` puts out, read from the last layer inside it that says so."""
+    """The number of channels or features that `module` returns, read from the last layer inside it that has one."""
     for part in reversed(list(module.modules())):
         for attribute in _WIDTHS:
             width = getattr(part, attribute, None)

@@ -1,4 +1,4 @@
-"""Warps that begin at the size of what they see: a warped model begins with activations like the plain one's."""
+"""Warps that start by keeping the size of activations, so that a warped model starts like the plain one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def root_mean_square(activations: Tensor) -> float:
 def keep_variance_(module: M, inputs: Tensor) -> M:
     """Scale the last weights of `module` in place, so that its outputs have the root mean square of its inputs.
 
-    The random draw of all layers stays, and that of the last weighted one but for its size; its bias becomes 0, so that
+    The random weights of all layers stay, those of the last weighted one up to their size; its bias becomes 0, so that
     the size of the outputs is in proportion to it. Where the last weighted layer is a norm, its gain is scaled. A
     residual block gets a branch whose last layer is zero and so begins as its shortcut; scales begin at 1. It is the
     measurement that counts, not a formula of fan-in: a 3×3 kernel that slides over 1×1 images meets padding in eight of

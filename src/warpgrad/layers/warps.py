@@ -207,7 +207,7 @@ def feed_forward_warp(
 
 
 def _finished(layers: OrderedDict[str, nn.Module], residual: bool, activation: MakeModule | None) -> nn.Module:
-    """The layers as one module: bare where there is but one."""
+    """The layers as one module; a single layer stays as it is."""
     body = next(iter(layers.values())) if len(layers) == 1 else nn.Sequential(layers)
     if residual:
         body = Residual(body)

@@ -422,10 +422,9 @@ def check_metrics(path: Path) -> bool:
     known = _check_metrics(lines[:offset], state.get("digest"), metrics)
     # A run that was cut off has lines of meta-steps since its last checkpoint; the last of them may be half a line.
     later = _parsed(lines[offset : lines.rfind(b"\n") + 1], metrics)
-    before = _parsed(lines[:offset], metrics)[-1:] if known and later else []
-    if before and [line.get("step") for line in later] != [
-        before[0]["step"] + 1 + place for place in range(len(later))
-    ]:
+    saved_lines = _parsed(lines[:offset], metrics) if known and later else []
+    begin = saved_lines[-1]["step"] + 1 if saved_lines else None
+    if begin is not None and [line.get("step") for line in later] != list(range(begin, begin + len(later))):
         raise DamagedError(
             f"{metrics} is damaged: what follows the meta-steps of the last checkpoint are not the next ones; restore "
             "the file or start over with --fresh."

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+import warpgrad.data
 from warpgrad.data import (
     AlphabetProtocol,
     Alphabets,
@@ -292,8 +293,8 @@ def test_an_alphabet_without_enough_says_so(tmp_path):
 def test_runs_that_begin_together_draw_once_and_share(tmp_path, monkeypatch):
     """Processes as `reproduce` starts them: each opens data that none of them has yet."""
     program = (
-        "import sys; from functools import partial; from warpgrad.experiments.omniglot import methods\n"
-        "methods.prepare_drawn = partial(methods.prepare_drawn, alphabets=12, characters=(8, 8))\n"
+        "from functools import partial; from warpgrad import data; from warpgrad.experiments.omniglot import methods\n"
+        "data.prepare_drawn = partial(data.prepare_drawn, alphabets=12, characters=(8, 8))\n"
         "print(len(methods.open_data('drawn').classes))"
     )
     monkeypatch.chdir(tmp_path)
@@ -315,7 +316,7 @@ def test_who_waits_for_another_to_draw_takes_over_when_it_is_gone(tmp_path, monk
     partial.mkdir(parents=True)
     held = locked(partial / LOCK, "held")
     small = functools.partial(prepare_drawn, alphabets=2, characters=(3, 3))
-    monkeypatch.setattr(omniglot_data, "prepare_drawn", small)
+    monkeypatch.setattr(warpgrad.data, "prepare_drawn", small)
     waiting = threading.Thread(target=omniglot_data.open_data, args=("drawn",))
     waiting.start()
     waiting.join(timeout=1)

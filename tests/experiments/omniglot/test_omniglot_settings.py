@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import warpgrad.data
 import warpgrad.experiments.omniglot.methods as places
 from tests.data.tasks.test_alphabets import tiny_store
 from tests.support.omniglot_runs import EXPERIMENT, store, tiny
@@ -133,7 +134,7 @@ def test_drawn_alphabets_are_made_once(tmp_path, monkeypatch, capsys):
         destination.parent.mkdir(exist_ok=True)
         (tmp_path / "alphabets").rename(destination)
 
-    monkeypatch.setattr(places, "prepare_drawn", prepare)
+    monkeypatch.setattr(warpgrad.data, "prepare_drawn", prepare)
     first, second = places.open_data("drawn"), places.open_data("drawn")
     assert drawn == [Path("data/drawn")]
     assert first.header == second.header
@@ -153,8 +154,8 @@ def test_who_loses_the_race_to_draw_takes_what_is_there(tmp_path, monkeypatch):
     def refused(destination):
         raise WarpgradError("the disk is full")
 
-    monkeypatch.setattr(places, "prepare_drawn", refused)
+    monkeypatch.setattr(warpgrad.data, "prepare_drawn", refused)
     with pytest.raises(WarpgradError, match="the disk is full"):
         places.open_data("drawn")
-    monkeypatch.setattr(places, "prepare_drawn", another_was_first)
+    monkeypatch.setattr(warpgrad.data, "prepare_drawn", another_was_first)
     assert data_name(places.open_data("drawn")) == "drawn"

@@ -176,6 +176,11 @@ def _csv(path: Path, content: str, fields: Fields) -> Iterator[tuple[int, tuple[
         reader = csv.DictReader(io.StringIO(content, newline=""), strict=True)
         columns = _columns(path, reader.fieldnames or (), fields)
         for row in reader:
+            if None in row:  # what the reader has no column for: a comma that is not in quotes
+                raise WarpgradError(
+                    f"line {reader.line_num} of {path} has more fields than the header: put a sentence that has a "
+                    "comma in quotes."
+                )
             yield reader.line_num, tuple(row.get(column, "") if column else "" for column in columns)  # type: ignore[misc]
     except csv.Error as error:
         raise WarpgradError(f"{path} cannot be read as CSV ({error}); fix it, or give JSONL.") from error

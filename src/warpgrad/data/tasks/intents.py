@@ -207,6 +207,19 @@ class IntentShape:
     meta_query: int | None = None
 
 
+def check_labels(text: LabelledText, labels: Sequence[int], shots: int) -> None:
+    """Refuse labels of a split that have too few sentences for so many shots, or that are too few themselves."""
+    members = text.members()
+    for label in labels:
+        if len(members[label]) < shots + 1:
+            raise WarpgradError(
+                f"the label '{text.labels[label]}' of {text.name} has {_sentences(len(members[label]))}: {shots} shots "
+                f"and at least one to be judged on need {shots + 1}; ask for fewer shots, or add sentences."
+            )
+    if len(labels) < 2:
+        raise WarpgradError(f"{text.name} has fewer than two labels in a split: nothing to tell apart there.")
+
+
 class IntentFamily(TaskFamily):
     """Tasks on the labels of one split: sets of labels drawn at random and, as often, whole domains."""
 
@@ -224,15 +237,7 @@ class IntentFamily(TaskFamily):
             label: own for label, own in enumerate(text.members()) if label in set(labels)
         }
         self.domains = self._domains()
-        most = max(shape.shots)
-        for label, own in self._members.items():
-            if len(own) < most + 1:
-                raise WarpgradError(
-                    f"the label '{text.labels[label]}' of {text.name} has {_sentences(len(own))}: {most} shots and at "
-                    f"least one to be judged on need {most + 1}; ask for fewer shots, or add sentences."
-                )
-        if len(self.labels) < 2:
-            raise WarpgradError(f"{text.name} has fewer than two labels in a split: nothing to tell apart there.")
+        check_labels(text, self.labels, max(shape.shots))
 
     def sample(self, seed: int) -> IntentTask:
         draw = generator("intents", seed)

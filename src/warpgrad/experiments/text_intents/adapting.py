@@ -17,8 +17,10 @@ from warpgrad.errors import WarpgradError
 from warpgrad.experiments.text_intents.config import META, TextConfig
 from warpgrad.experiments.text_intents.evaluation import adapted_points, trained_method
 from warpgrad.experiments.text_intents.methods import CAPACITY, warp_settings
+from warpgrad.io import read_object
 from warpgrad.layers.handover import hand_over
 from warpgrad.layers.sentences import open_encoder
+from warpgrad.training.run_directory import check_read
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ def adapt_run(
     if len(labels) < 2:
         raise WarpgradError(f"{data} has one label, '{labels[0]}': there is nothing to tell apart.")
     opened = open_encoder(config.encoder if encoder is None else encoder)
+    check_read(read_object(run / "config.json"), {"encoder_sha256": opened.sha256}, run)
     method = trained_method(config, opened, run, max(CAPACITY, len(labels)))
     texts = [text for text, _, _ in rows]
     states = SentenceStates.encoded(texts, partial(opened.lower, layers=config.layers))

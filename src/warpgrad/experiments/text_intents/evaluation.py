@@ -16,7 +16,8 @@ from torch import Tensor
 from warpgrad.adaptation.base import Adaptation, Point
 from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.algorithms.method import Method, load_weights, weights
-from warpgrad.data.tasks.intents import IntentFamily, IntentShape, IntentTask
+from warpgrad.data.sources.text import open_text
+from warpgrad.data.tasks.intents import IntentFamily, IntentShape, IntentTask, check_labels
 from warpgrad.experiments.text_intents.config import HEADLINE, META, TextConfig
 from warpgrad.experiments.text_intents.methods import CAPACITY, Sentences, classifier, recipe, task_key
 from warpgrad.experiments.text_intents.tuning import Fitted, adapted_by, begun
@@ -101,9 +102,14 @@ def held_out_tasks(config: TextConfig, data: Sentences, shots: int) -> Iterator[
             yield f"{TOGETHER}/{draw}", family.task(TOGETHER, family.labels, shots, key)
 
 
-def check_sentences(config: TextConfig, data: Sentences) -> None:
-    """Refuse labels with too few sentences to be tested on now, not after the meta-training."""
-    data.family(config, config.split, IntentShape(config.ways, config.shots))
+def check_sentences(config: TextConfig) -> None:
+    """Refuse labels with too few sentences now, before any is encoded, not after the meta-training."""
+    text = open_text(config.data)
+    split = text.split(config.seed)
+    check_labels(text, split[config.split], max(config.shots))
+    if config.method in META:
+        check_labels(text, split["train"], max(config.train_shots))
+        check_labels(text, split["validation"], HEADLINE)
 
 
 def _domains(config: TextConfig, family: IntentFamily, draw: int) -> dict[str, list[int]]:

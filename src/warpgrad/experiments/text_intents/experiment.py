@@ -76,10 +76,10 @@ class TextIntents(Experiment[TextConfig]):
         return config
 
     def train(self, config: TextConfig, execution: Execution) -> int:
+        check_sentences(config)
         if config.method not in META:
             return without_meta_training(self, config, execution)
         data = open_sentences(config)
-        check_sentences(config, data)
         chosen = recipe(config, data.encoder)
 
         def validate(learner: Learner) -> dict[str, float]:
