@@ -26,11 +26,8 @@ MOST = 8 << 20
 def pack(run: Path) -> Path:
     """One archive of config, metrics, the newest checkpoint or the results, and the commit of the run's checkout."""
     results = [run / "summary.json", run / "evaluation.json"]
-    kept = (
-        results
-        if all(path.exists() for path in results)
-        else sorted((run / "checkpoints").glob("step-*.safetensors"))[-1:]
-    )
+    finished = all(path.exists() for path in results)
+    kept = results if finished else sorted((run / "checkpoints").glob("step-*.safetensors"))[-1:]
     if not kept:
         sys.exit(f"{run} has no checkpoint yet.")
     experiment = json.loads((run / "config.json").read_text())["experiment"]
