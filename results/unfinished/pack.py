@@ -1,4 +1,5 @@
-"""Long runs that outlive the machine they began on: the newest checkpoint and the metrics of each, as one archive.
+"""Long runs that outlive the machine they began on: the newest checkpoint and the metrics of each, as one archive; and
+finished runs of a table that is not yet whole, their results and metrics alone.
 
     python results/unfinished/pack.py RUN...            RUN -> results/unfinished/EXPERIMENT--NAME.tar.gz
     python results/unfinished/pack.py --unpack RUNS     every archive back into RUNS/EXPERIMENT/NAME
@@ -23,17 +24,17 @@ MOST = 8 << 20
 
 
 def pack(run: Path) -> Path:
-    """One archive of config, metrics, the newest checkpoint, and the commit of the checkout that the run lies in."""
-    checkpoints = sorted((run / "checkpoints").glob("step-*.safetensors"))
-    if not checkpoints:
+    """One archive of config, metrics, the newest checkpoint or the results, and the commit of the run's checkout."""
+    results = [run / "summary.json", run / "evaluation.json"]
+    finished = all(path.exists() for path in results)
+    kept = results if finished else sorted((run / "checkpoints").glob("step-*.safetensors"))[-1:]
+    if not kept:
         sys.exit(f"{run} has no checkpoint yet.")
-    if (run / "summary.json").exists():
-        sys.exit(f"{run} is finished: put its table on record instead.")
     experiment = json.loads((run / "config.json").read_text())["experiment"]
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=run, capture_output=True, text=True, check=True).stdout
     target = HERE / f"{experiment}--{run.name}.tar.gz"
     with tarfile.open(target, "w:gz") as archive:
-        for path in (run / "config.json", run / "metrics.jsonl", checkpoints[-1]):
+        for path in (run / "config.json", run / "metrics.jsonl", *kept):
             archive.add(path, path.relative_to(run))
         entry = tarfile.TarInfo("COMMIT")
         entry.size = len(head.encode())

@@ -128,3 +128,9 @@ def test_two_own_runs_are_compared_first_by_what_was_scored_on_held_out_tasks(tm
     assert text.index("test/loss of every method") < text.index("Wall time, all runs")
     assert text.index("test/loss", text.index("Final metrics")) < text.index("meta_loss")
     assert "of every method at the end" not in Parsed(run_page(runs[:1]).html()).text
+
+
+def test_one_run_begins_with_its_scores_and_not_with_a_count_of_runs(tmp_path):
+    page = Parsed(run_page([read_run(write_run(tmp_path / "run"))]).html())
+    assert "Meta-seeds" not in page.text
+    assert page.text.index("accuracy") < page.text.index("Wall time")

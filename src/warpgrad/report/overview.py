@@ -29,7 +29,7 @@ from warpgrad.report.provenance import UNKNOWN, configuration, meta_step_range, 
 from warpgrad.report.runs import Run
 from warpgrad.report.tables import Cell, Column, Table, Value
 from warpgrad.statistics.estimates import mean_interval, paired_difference
-from warpgrad.statistics.formatting import count, duration, shared_digits
+from warpgrad.statistics.formatting import count, duration, number, shared_digits
 
 
 def run_page(runs: Sequence[Run]) -> Page:
@@ -79,12 +79,16 @@ def _results(runs: Sequence[Run]) -> list[Block]:
         for method, own in methods.items()
     ]
     seconds = [run.summary["wall_seconds"] for run in runs if is_number(run.summary.get("wall_seconds"))]
-    tiles = [
+    took = Tile("Wall time, all runs" if len(runs) > 1 else "Wall time", duration(sum(seconds)) if seconds else UNKNOWN)
+    counts = [
         Tile("Runs", str(len(runs)), f"preset `{runs[0].preset}`" if runs[0].preset else ""),
         Tile("Methods", str(len(methods))),
         Tile("Meta-seeds", str(len({run.seed for run in runs}))),
-        Tile("Wall time, all runs", duration(sum(seconds)) if seconds else UNKNOWN),
     ]
+    # Of one run there is nothing to count.
+    final = [Tile(name, number(value, digits[name])) for name, value in _final(runs[0]).items() if math.isfinite(value)]
+    final.sort(key=lambda tile: metrics.index(tile.label))
+    tiles = [*(counts if len(runs) > 1 or not final else final[:3]), took]
     columns: list[Column | str] = ["Method", "Runs", "Steps", Column("Wall time", "per run"), *metrics]
     notes = [Note(f"{run.name}: {note}", "warning") for run in runs for note in run.notes]
     stops = [Note(f"{run.name}: stopped by {run.summary['stopped']}.") for run in runs if run.summary.get("stopped")]

@@ -31,12 +31,14 @@ class Value:
 
     @classmethod
     def of(cls, estimate: Estimate, *, paper: float | str | None = None, digits: int | None = None) -> Self:
-        """A cell from the statistics, with their interval and their verdict on the number of meta-seeds."""
+        """A cell from the statistics, with their verdict on the number of meta-seeds, and the interval where there are
+        enough of them."""
         interval = estimate.interval
+        shown = interval.bounded and not estimate.indicative
         return cls(
             estimate.mean,
-            low=interval.low if interval.bounded else None,
-            high=interval.high if interval.bounded else None,
+            low=interval.low if shown else None,
+            high=interval.high if shown else None,
             paper=paper,
             indicative=estimate.indicative,
             digits=estimate.digits() if digits is None else digits,

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.support import ROOT
 from tests.support.experiment_runs import Runs, evaluation_of, group_of
 from tests.support.text_encoder import save_tiny_encoder, sentences, write_csv
 from warpgrad.cli.main import main
@@ -24,7 +26,7 @@ from warpgrad.experiments import records
 from warpgrad.experiments.base import Execution, Results
 from warpgrad.experiments.comparison import difference
 from warpgrad.experiments.reproduction import cells
-from warpgrad.experiments.runner import execute
+from warpgrad.experiments.runner import concluded, execute
 from warpgrad.experiments.text_intents.config import LABELS, MAIN, META, METHODS, PROBES
 from warpgrad.experiments.text_intents.evaluation import TOGETHER, auroc, held_out_tasks, steps_tested
 from warpgrad.experiments.text_intents.experiment import TextIntents
@@ -143,6 +145,23 @@ def test_the_page_and_the_table_from_a_record(runs: Runs, tmp_path: Path, monkey
     assert difference(again[0], again[1], "accuracy_5shot") is not None
     page = EXPERIMENT.page(again, "Intents").write(tmp_path / "page.html").read_text()
     assert "processor seconds of adaptation" in page
+
+
+def test_a_finished_run_that_was_packed_is_not_repeated(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = importlib.util.spec_from_file_location("pack", ROOT / "results" / "unfinished" / "pack.py")
+    assert spec is not None
+    assert spec.loader is not None
+    packing = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(packing)
+    monkeypatch.setattr(packing, "HERE", tmp_path)
+    monkeypatch.setattr(packing.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="a commit"))
+    archive = packing.pack(runs["warp-maml"])
+    assert archive.stat().st_size < 100_000, "without its weights"
+    unpacked = packing.unpack(archive, tmp_path / "runs")
+    config = runs.tiny(method="warp-maml")
+    assert concluded(EXPERIMENT, config, unpacked) == concluded(EXPERIMENT, config, runs["warp-maml"]) is not None
 
 
 def test_tables_give_every_method_as_many_trials(runs: Runs) -> None:

@@ -11,8 +11,8 @@ validate on, three to test on; labels without domains are split 60 / 10 / 30. On
 
 | method        | θ, adapted                        | φ                      | learned by                          |
 |---------------|-----------------------------------|------------------------|-------------------------------------|
-| `warp-maml`   | low-rank updates, head            | linear warps           | φ: Algorithm 1, exact; θ0: MAML     |
-| `warp-leap`   | low-rank updates, head            | linear warps           | φ: Algorithm 1, exact; θ0: Leap     |
+| `warp-maml`   | low-rank updates, head            | linear warps           | φ: Algorithm 1, L or L̂; θ0: MAML    |
+| `warp-leap`   | low-rank updates, head            | linear warps           | φ: Algorithm 1, L or L̂; θ0: Leap    |
 | `maml`        | low-rank updates, head            |                        | backpropagation through K steps     |
 | `fomaml`      | low-rank updates, head            |                        | first-order MAML                    |
 | `reptile`     | low-rank updates, head            |                        | θ0 − θ_K                            |

@@ -147,7 +147,7 @@
       const [ink, soft, line] = ["--ink", "--soft", "--line"].map(colourOf);
       // What never changes, such as a step size, is a line in the middle of an axis around it.
       const largest = Math.max(...spec.series.flatMap((one) => one.y.map((value) => Math.abs(value ?? 0))));
-      const span = this.log || !(largest > 0) ? 2 : largest;
+      const span = this.log || !(largest > 0) ? 2 : 0.2 * largest;
       const range = () => new (model("DataRange1d"))({ only_visible: true, range_padding: 0.05, default_span: span });
       const zoom = new (model("BoxZoomTool"))();
       const tools = [zoom, new (model("WheelZoomTool"))({ modifiers: { ctrl: true } }), new (model("ResetTool"))()];
