@@ -367,6 +367,19 @@ def test_a_rank_whose_launcher_was_killed_before_it_had_begun_ends(tmp_path):
     assert done.returncode == 143
 
 
+def test_a_rank_that_waits_inside_torch_ends_with_its_launcher_too():
+    """Python hears no signal there: the thread that has noticed ends the process itself."""
+    script = (
+        "import signal; from warpgrad.cli import outer; "
+        "outer.GRACE_SECONDS = 0.5; outer._store_is_gone = lambda: True; "
+        "signal.signal(signal.SIGTERM, lambda *_: None); outer.follow_parent(); import time; "
+        "[time.sleep(1) for _ in range(60)]"
+    )
+    launched = {**os.environ, "TORCHELASTIC_RUN_ID": "none"}
+    done = subprocess.run([sys.executable, "-c", script], env=launched, timeout=50, check=False)
+    assert done.returncode == 143
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_at_any_time_is_an_exit_code_and_a_sentence(tmp_path, number):
     """While modules are imported, and again while it is ending."""

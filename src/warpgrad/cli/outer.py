@@ -28,6 +28,8 @@ from warpgrad.io import HANG_UP, LIFELINE, SIGNALS
 from warpgrad.lazy import naming_extras
 
 STOPPED = "stopped; run the same command to go on."
+GRACE_SECONDS = 30.0
+"""How long a rank that has lost its launcher may take to save and end."""
 _NO_MEMORY = ("not enough memory", "out of memory", "failed to map segment", "Cannot allocate memory")
 """How torch, and the loader of shared libraries, say that there is none."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _NEVER = -1, -3, 2**31 - 1
@@ -201,6 +203,9 @@ def follow_parent() -> None:
             while os.getppid() == alone and not gone:
                 time.sleep(1)
             os.kill(os.getpid(), signal.SIGTERM)
+            # A main thread that waits for the others inside torch does not hear it, and nobody will come.
+            time.sleep(GRACE_SECONDS)
+            os._exit(128 + signal.SIGTERM)
 
     else:
         return
