@@ -73,7 +73,7 @@ class Series:
     def quartiles(
         cls, name: str, x: ArrayLike, samples: ArrayLike, *, method: str = "", dashing: int = 0, seeds: Seeds = ()
     ) -> Self:
-        """Draw the median and inter-quartile range of samples [runs, points], or their whole range below four runs.
+        """Make a series of the median and quartiles of samples [runs, points]; below four runs, of their whole range.
 
         If the `seeds` of the runs are given, the reader can switch on the curve of each run.
         """
@@ -96,10 +96,10 @@ class Series:
         dashing: int = 0,
         seeds: Seeds = (),
     ) -> Self:
-        """Draw the mean of samples [seeds, points], each a mean over tasks, with Student's t interval at each point.
+        """Make a series of the mean of samples [seeds, points], with Student's t interval at each point.
 
-        With too few seeds for a claim there is no band: an interval of two seeds would cover the whole chart. If the
-        `seeds` are given, the reader can switch on the curve of each.
+        Each sample is already a mean over tasks. With too few seeds for a claim there is no band: an interval of two
+        seeds would cover the whole chart. If the `seeds` are given, the reader can switch on the curve of each.
         """
         values = _samples(name, samples)
         band: tuple[Any, Any] = (None, None)

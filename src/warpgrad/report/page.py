@@ -73,7 +73,7 @@ class Page:
             yield from section.all()
 
     def _context(self) -> PageContext:
-        """Assign one look to each method on the page; the reader can hide those that occur more than once."""
+        """Assign one look to each method on the page; the reader can hide those that occur in more than one block."""
         shown = [list(dict.fromkeys(block.methods)) for block in self._blocks() if isinstance(block, Chart | Forest)]
         looks = appearances(list(dict.fromkeys(method for methods in shown for method in methods)))
         named = [
