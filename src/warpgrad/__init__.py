@@ -1,4 +1,4 @@
-"""Warped Gradient Descent on PyTorch. The map from the paper to the files is in `README.md` beside this file."""
+"""Warped Gradient Descent in PyTorch; `README.md` beside this file maps the paper to the files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`python -m warpgrad` is `warpgrad`: this module is where both begin.
+"""The entry point of `python -m warpgrad` and of `warpgrad`.
 
-Signals are heard before anything large is imported: until `cli.outer` takes over, there is nothing to save, and they
-end the process with the sentence and the exit code that they have later.
+Signals are handled before anything large is imported: until `cli.outer` takes over, there is nothing to save, and they
+end the process with the same message and exit code as later.
 """
 
 import os
@@ -18,7 +18,7 @@ def _end(number: int, _: FrameType | None) -> None:
 
 
 def main() -> NoReturn:
-    """Carry out the command line. A signal after its end has nothing to stop and must not change the exit code."""
+    """Carry out the command line; a signal after its end has nothing to stop and must not change the exit code."""
     try:
         command()
     finally:
@@ -29,7 +29,7 @@ def main() -> NoReturn:
 # Windows has no SIGHUP.
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 for _number in _SIGNALS:
-    # What is ignored stays so: nohup, and shells that start something in the background, mean it.
+    # A signal that is ignored stays so, as nohup and shells with background jobs intend.
     if signal.getsignal(_number) is not signal.SIG_IGN:
         signal.signal(_number, _end)
 

@@ -1,6 +1,6 @@
-"""What goes wrong in a way the user can fix: one sentence that names the thing and the remedy.
+"""Errors that the user can fix: one sentence that names the problem and the remedy.
 
-The checks that raise it stand here too:
+The checks that raise them are here too:
 
     require(lr > 0, f"lr={lr}: the step size must be greater than 0.")
     expect(rule, Rule, "rule", "SGD(0.1)")             # an object of that class, not the class itself
@@ -34,8 +34,8 @@ class WarpgradError(ValueError):
 class NonFiniteError(WarpgradError):
     """A loss, gradient or parameter became NaN or infinite; the message names it, the task and the step.
 
-    It has an exit code of its own: a search tries settings under which training diverges, and has to tell that, which
-    is a result, from a full disk or missing data, which is not.
+    It has a separate exit code: a search tries settings with which training diverges, and has to distinguish that,
+    which is a result, from a full disk or missing data, which is not.
 
     Example:
         >>> issubclass(wg.NonFiniteError, wg.WarpgradError)
@@ -46,18 +46,20 @@ class NonFiniteError(WarpgradError):
 
 
 def printable(text: object) -> str:
-    """One line for a terminal or a page, whatever names came from files: all that is no printable character, such as
-    newlines, escapes of a terminal or letters that turn the direction of writing, is shown as its escape."""
+    """Return text as one line that is safe to show on a terminal or a page, even if it contains names from files.
+
+    Unprintable characters, such as newlines, terminal escapes or marks that change the writing direction, are escaped.
+    """
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in str(text))
 
 
 def printable_lines(text: str) -> str:
-    """The same for a text of several lines."""
+    """Apply `printable` to each line of a text."""
     return "\n".join(printable(line) for line in text.split("\n"))
 
 
 def check_name(name: str, what: str) -> str:
-    """A name that becomes part of a path: one that leads elsewhere, or cannot be shown, is refused."""
+    """Return a name that becomes part of a path; raise an error if it leads elsewhere or cannot be displayed."""
     if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable() or len(name.encode()) > 200:
         raise WarpgradError(
             f"{what} '{printable(name)[:80]}' cannot be the name of a folder: take letters, digits and . + = - _ alone."
@@ -72,7 +74,7 @@ def require(condition: object, sentence: str) -> None:
 
 
 def short_repr(value: Any) -> str:
-    """A value as a message names it: short ones as they are, others by their kind."""
+    """Return a value for use in a message: simple values by their repr, others by their type."""
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
     if isinstance(value, type):
@@ -82,7 +84,7 @@ def short_repr(value: Any) -> str:
 
 
 def expect(value: Any, kind: type[Any], argument: str, example: str, *, hint: str = "") -> None:
-    """Refuse a value that is not an object of `kind`; `example` is what a person would write."""
+    """Check that a value is an instance of `kind`; `example` is what a user would write."""
     if isinstance(value, kind):
         return
     if isinstance(value, type) and issubclass(value, kind):
@@ -103,7 +105,7 @@ def integer(value: Any, argument: str, *, at_least: int = 0) -> int:
 
 
 def real(value: Any, argument: str, *, above: float | None = None, at_least: float | None = None) -> float:
-    """`value`, which must be a finite number."""
+    """Return `value` as a float; it must be a finite number."""
     if isinstance(value, bool | str):
         raise WarpgradError(f"{argument} must be a number, not {short_repr(value)}.")
     try:
@@ -120,14 +122,14 @@ def real(value: Any, argument: str, *, above: float | None = None, at_least: flo
 
 
 def flag(value: Any, argument: str) -> bool:
-    """`value`, which must be True or False."""
+    """Return `value`, which must be True or False."""
     if not isinstance(value, bool):
         raise WarpgradError(f"{argument} must be True or False, not {short_repr(value)}.")
     return value
 
 
 def function(value: Any, argument: str, example: str) -> Callable[..., Any]:
-    """`value`, which must be callable."""
+    """Return `value`, which must be callable."""
     if not callable(value):
         raise WarpgradError(f"{argument} must be a function, e.g. {example}, not {short_repr(value)}.")
     found: Callable[..., Any] = value
@@ -135,20 +137,20 @@ def function(value: Any, argument: str, example: str) -> Callable[..., Any]:
 
 
 def choice(value: Any, argument: str, choices: Sequence[str]) -> None:
-    """Refuse a value that is not one of these words."""
+    """Check that a value is one of these strings."""
     if not isinstance(value, str) or value not in choices:
         raise WarpgradError(f"{argument}={short_repr(value)} is unknown; choose one of {', '.join(choices)}.")
 
 
 def file_path(value: Any, argument: str, example: str) -> Path:
-    """`value` as a path, which must be a string or a path."""
+    """Return `value`, which must be a string or a path, as a path."""
     if not isinstance(value, str | Path):
         raise WarpgradError(f"{argument} must be a path, e.g. {example!r}, not {short_repr(value)}.")
     return Path(value)
 
 
 def mapping(value: Any, argument: str, example: str) -> Mapping[Any, Any]:
-    """`value`, which must be a mapping."""
+    """Return `value`, which must be a mapping."""
     if not isinstance(value, Mapping):
         raise WarpgradError(f"{argument} must be a mapping, e.g. {example}, not {short_repr(value)}.")
     return value
@@ -169,7 +171,7 @@ def _article(word: str) -> str:
 
 @contextmanager
 def understood(source: Path | None) -> Iterator[None]:
-    """Turn any error in the content of a checkpoint into one sentence: even a whole one can hold anything."""
+    """Turn any error in the content of a checkpoint into one sentence: even an intact file can contain anything."""
     try:
         yield
     except WarpgradError:
@@ -183,5 +185,5 @@ def understood(source: Path | None) -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's message, or its name where it has none."""
+    """Return the first line of an error's message, or its type's name if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]

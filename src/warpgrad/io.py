@@ -1,8 +1,8 @@
-"""Files that are either whole or not there, and that are what they were when they were written.
+"""Files that are either complete or absent, and whose content is checked against its checksum.
 
-A file is written beside its place, brought to the disk, and renamed into its place. JSON files of a run carry the
-SHA-256 of their content (`sealed`), which is compared when they are read. Files are opened without following a link,
-and nothing but a regular file is read: a link, a pipe or a device in a run directory was put there by somebody else.
+A file is written under a temporary name, flushed to disk, and renamed. JSON files of a run contain the SHA-256 of
+their content (`sealed`), which is checked when they are read. Files are opened without following links, and only
+regular files are read: a link, a pipe or a device in a run directory was put there by somebody else.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from typing import Any
 from warpgrad.errors import WarpgradError
 
 PARTIAL = ".partial-"
-"""Prefix of files that were being written; one that is not locked belongs to a process that was killed."""
+"""Prefix of files that are being written; one that is not locked belongs to a process that was killed."""
 SEAL = "sha256"
-"""The entry of a JSON object that says what the SHA-256 of all others is."""
+"""The entry of a JSON object that holds the SHA-256 of all others."""
 CHECKSUMS = "checksums.json"
-"""The file of a folder that says what the SHA-256 of all others is."""
+"""The file in a folder that holds the SHA-256 of all others."""
 READ = ("data_sha256", "encoder_sha256")
-"""Entries of a run's config.json that are no settings but checksums of what it reads; earlier versions kept none."""
+"""Entries of a run's config.json that are checksums of what it reads, not settings; earlier versions had none."""
 LIFELINE = "WARPGRAD_LIFELINE"
 """Environment variable of a worker: the descriptor of a pipe whose other end its parent holds as long as it lives."""
 JSON_BYTES = 1 << 30
-"""A longer JSON file is refused before it is read."""
+"""A larger JSON file is rejected before it is read."""
 
 
 _CAUTIOUS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_BINARY"))
 
 
 class BusyError(WarpgradError):
-    """Another process has it."""
+    """Another process holds the lock."""
 
 
 class DamagedError(WarpgradError):
-    """A file is not what it was when it was written."""
+    """A file has changed since it was written."""
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what the system says (full disk, no permission) into one sentence."""
+    """Turn errors of the system (full disk, no permission) into one sentence."""
     try:
         yield
     except OSError as error:
@@ -60,14 +60,14 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def reason(error: OSError) -> str:
-    """What the system says, in its own words without the number."""
+    """Return the system's message for an error, without the number."""
     if error.errno == errno.ELOOP:
         return "it is a link, which is not followed"
     return error.strerror or str(error)
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) -> int:
-    """A descriptor of a regular file, no pipe or device; unless links are followed, one that `path` names itself."""
+    """Open a regular file, not a pipe or device, and return its descriptor; links are only followed with `follow`."""
     # Without O_NONBLOCK, opening a pipe waits for its other end.
     flags |= _CAUTIOUS
     descriptor = os.open(path, flags & ~getattr(os, "O_NOFOLLOW", 0) if follow else flags, 0o666)
@@ -81,7 +81,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) 
 
 
 def read_bytes(path: Path, limit: int | None = None, *, follow: bool = False) -> bytes:
-    """The content of a regular file of at most `limit` bytes; `follow` for files that the user names."""
+    """Return the content of a regular file of at most `limit` bytes; use `follow` for files that the user names."""
     with open(open_regular(path, follow=follow), "rb") as file:
         if limit is not None and os.fstat(file.fileno()).st_size > limit:
             raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
@@ -89,7 +89,7 @@ def read_bytes(path: Path, limit: int | None = None, *, follow: bool = False) ->
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`; a kill at any moment leaves the old file or the new one."""
+    """Replace the content of `path` by `data` atomically: a kill at any moment leaves the old file or the new one."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_partial(path.parent, path.name)
@@ -110,35 +110,35 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """All of `data`, however little the system takes at a time."""
+    """Write all of `data`, however little the system accepts at a time."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def _begun(path: Path) -> tuple[Path, int]:
-    """A new file beside `path`, locked by this process for as long as it is open."""
+    """Create a new file beside `path`, locked by this process for as long as it is open."""
     while True:
-        # The name is random, so that nobody can have put a link there.
+        # The name is random, so that nobody can have placed a link there.
         temporary = path.parent / f"{PARTIAL}{secrets.token_hex(8)}-{path.name}"
         descriptor = open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
-            with suppress(OSError):  # a file system without locks: only cleaning up is lost
+            with suppress(OSError):  # on a file system without locks, only the cleanup is lost
                 _lock(descriptor, wait=True)
             if os.fstat(descriptor).st_nlink:
                 return temporary, descriptor
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # cleared away by another process between the two calls
+        os.close(descriptor)  # removed by another process between the two calls
 
 
 def remove_partial(directory: Path, name: str | None = None) -> None:
-    """Remove what killed processes had begun to write in `directory`, or only what was to become its file `name`."""
+    """Remove files that killed processes left half-written in `directory`, or only those meant to become `name`."""
     for path in directory.iterdir():
         if not path.name.startswith(PARTIAL) or not (name is None or path.name.endswith(f"-{name}")):
             continue
-        with suppress(FileNotFoundError, BlockingIOError):  # gone meanwhile, or being written
+        with suppress(FileNotFoundError, BlockingIOError):  # already removed, or being written
             descriptor = open_regular(path)
             try:
                 _lock(descriptor)
@@ -148,16 +148,16 @@ def remove_partial(directory: Path, name: str | None = None) -> None:
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object with the SHA-256 of its content."""
+    """Return a JSON object with the SHA-256 of its content added."""
     return {**value, SEAL: digest(value)}
 
 
 def unsealed(value: Any, path: Path, remedy: str = "restore it or start over with --fresh", seal: str = SEAL) -> Any:
-    """What was sealed, compared with its checksum; older files have none and are taken as they are."""
+    """Return the content of a sealed object after checking its checksum; older files have none and are accepted."""
     if not isinstance(value, dict):
         return value
     content = {name: part for name, part in value.items() if name != seal}
-    # Where the seal's own name is damaged, it is still the checksum of all else.
+    # If the name of the seal itself is damaged, its value is still the checksum of everything else.
     renamed = seal not in value and any(
         isinstance(part, str)
         and len(part) == 64
@@ -173,24 +173,26 @@ def unsealed(value: Any, path: Path, remedy: str = "restore it or start over wit
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of a JSON value, however it is set."""
+    """Return the SHA-256 of a JSON value, independent of its formatting."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def write_json(path: Path, value: Any, *, seal: bool = False) -> None:
     """Write a JSON value; with `seal`, an object with the checksum of its content."""
-    kept = json.loads(json.dumps(value))  # what will be read: names are texts, tuples are lists
+    kept = json.loads(json.dumps(value))  # as it will be read: keys are strings, tuples are lists
     write_bytes(path, _set(sealed(kept) if seal else kept))
 
 
 def _set(value: Any) -> bytes:
-    """A JSON value as it stands in a file."""
+    """Return a JSON value as the bytes of a file."""
     return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
 
 
 def check_every_byte(path: Path) -> bool:
-    """Whether a JSON file that `write_json` wrote has a seal; refuses one of which any byte has changed, also where
-    that changes no value, such as the case of a letter in an escape."""
+    """Return whether a JSON file that `write_json` wrote has a seal; raise an error if any byte of it has changed.
+
+    That includes bytes that change no value, such as the case of a letter in an escape.
+    """
     read_json(path)
     data = read_bytes(path, JSON_BYTES)
     value = json.loads(data)
@@ -202,14 +204,14 @@ def check_every_byte(path: Path) -> bool:
 
 
 def write_checksums(folder: Path) -> None:
-    """Keep the SHA-256 of every file in a folder that others will read."""
+    """Write the SHA-256 of every file in a folder to `checksums.json`, for a folder that others will read."""
     files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
     found = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
     write_json(folder / CHECKSUMS, {"files": found}, seal=True)
 
 
 def check_files(folder: Path) -> list[str]:
-    """The files of a folder that were compared with its checksums; none where it has no checksums."""
+    """Check the files of a folder against its checksums and return their names; empty if it has no checksums."""
     if not (folder / CHECKSUMS).exists():
         return []
     check_every_byte(folder / CHECKSUMS)
@@ -229,7 +231,7 @@ def check_files(folder: Path) -> list[str]:
 
 
 def read_json(path: Path) -> Any:
-    """A JSON value; one that was sealed is checked, and comes back without its seal."""
+    """Read a JSON value; a sealed one is checked and returned without its seal."""
     try:
         value = json.loads(read_bytes(path, JSON_BYTES))
     except FileNotFoundError as error:
@@ -244,7 +246,7 @@ def read_json(path: Path) -> Any:
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a run's config.json are settings: all but its format and the checksums of what it reads."""
+    """Return the settings in a run's config.json: all but its format and the checksums of what it reads."""
     return {name: value for name, value in config.items() if name not in ("format", *READ)}
 
 
@@ -271,7 +273,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _lock(descriptor: int, *, wait: bool = False) -> None:
-    """Lock an open file for as long as it is open; BlockingIOError where another process has it."""
+    """Lock an open file for as long as it is open; raise BlockingIOError if another process holds the lock."""
     if sys.platform == "win32":
         import msvcrt
 
@@ -298,7 +300,7 @@ class Lock:
 
 
 def locked(path: Path, refusal: str) -> Lock:
-    """The lock on the file at `path`, which is the lock's alone; `refusal` where another process has it."""
+    """Lock the file at `path`, which serves only as a lock; raise an error with `refusal` if it is already held."""
     descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
     try:
         _lock(descriptor)
@@ -311,7 +313,7 @@ def locked(path: Path, refusal: str) -> Lock:
 
 
 def try_lock(path: Path) -> Lock | None:
-    """The lock on a file, held until released; None where another process has it."""
+    """Lock a file until the lock is released, or return None if another process holds it."""
     try:
         return locked(path, f"another process holds {path}.")
     except BusyError:
@@ -319,7 +321,7 @@ def try_lock(path: Path) -> Lock | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether some process holds the lock on this file."""
+    """Return whether any process holds the lock on this file."""
     if not path.exists():
         return False
     lock = try_lock(path)
@@ -330,6 +332,6 @@ def is_locked(path: Path) -> bool:
 
 
 HANG_UP: int | None = getattr(signal, "SIGHUP", None)
-"""The signal of a closed terminal, which Windows does not have."""
+"""The signal sent when a terminal is closed, which Windows does not have."""
 SIGNALS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, *(() if HANG_UP is None else (HANG_UP,)))
-"""What asks a program to stop."""
+"""The signals that ask a program to stop."""

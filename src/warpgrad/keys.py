@@ -1,4 +1,4 @@
-"""Keys: every random draw is a function of where it happens, never of what was drawn before.
+"""Keys: every random draw depends on where it happens, never on what was drawn before.
 
 A key is a 63-bit integer. `fold(seed, meta_step, task, k, "meta")` is the key of one draw; the same parts
 give the same draw on any machine, in any order, on any rank, and after any resume. Nothing in the
@@ -17,19 +17,22 @@ _MASK = (1 << 63) - 1
 
 
 def fold(*parts: int | str) -> int:
-    """The key of the place that `parts` name, e.g. `fold(seed, meta_step, "task", 3)`."""
+    """Return the key of the place that `parts` name, e.g. `fold(seed, meta_step, "task", 3)`."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") & _MASK
 
 
 def generator(*parts: int | str) -> torch.Generator:
-    """A new CPU generator for the place that `parts` name. Draw on the CPU, then move: the same on any device."""
+    """Return a new CPU generator for the place that `parts` name.
+
+    Draw on the CPU and then move the result, so that it is the same for any device.
+    """
     return torch.Generator().manual_seed(fold(*parts))
 
 
 @contextmanager
 def isolated_rng(device: torch.device) -> Iterator[None]:
-    """Leave the caller's global random state as it was, whatever the block seeds or draws."""
+    """Preserve the caller's global random state, whatever the block seeds or draws."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         yield
@@ -38,10 +41,10 @@ def isolated_rng(device: torch.device) -> Iterator[None]:
 def seed_global(device: torch.device, key: int) -> None:
     """Seed the generator that dropout on `device` will draw from.
 
-    Modules such as `nn.Dropout` accept no generator of their own, so a keyed mask means a keyed global
-    generator. Only ever called inside `isolated_rng`.
+    Modules such as `nn.Dropout` accept no generator, so a keyed mask requires a keyed global generator.
+    Call this only inside `isolated_rng`.
     """
-    # torch.manual_seed also visits every other backend, which costs a hundred times as much.
+    # torch.manual_seed also seeds every other backend, which takes a hundred times as long.
     torch.default_generator.manual_seed(key)
     if device.type == "cuda":
         torch.cuda.manual_seed(key)

@@ -23,11 +23,11 @@ _EXTRAS = {
 def exports(
     package: dict[str, Any], modules: Mapping[str, str], folders: Sequence[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package, given its `globals()`, module -> the names that it defines, and the
-    folders in it that are names of its own.
+    """Return the `__getattr__` and `__dir__` of a package that imports its public names on first use.
 
-    A name that was used once is kept in the package, so that the second use costs nothing. Warning: no name may be that
-    of a module in the package, which takes its place as soon as that module is imported.
+    It takes the package's `globals()`, module -> the names that it defines, and the sub-packages that are public names
+    themselves. A name is kept in the package after its first use, so that the second use costs nothing. Warning: no
+    name may equal that of a module in the package, which would replace it as soon as that module is imported.
     """
     origin = {name: module for module, names in modules.items() for name in names.split()}
 
@@ -48,7 +48,7 @@ def exports(
 
 @contextmanager
 def naming_extras() -> Iterator[None]:
-    """Where something that the block imports is missing because an extra is not installed, say how to install it."""
+    """Turn an import that fails in the block because an extra is missing into an error that says how to install it."""
     try:
         yield
     except ModuleNotFoundError as error:

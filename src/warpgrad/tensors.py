@@ -15,17 +15,17 @@ from warpgrad.errors import WarpgradError
 
 Tensors = dict[str, Tensor]
 Groups = dict[str, Tensors]
-"""Named tensors by role: all that goes into a computation, or comes out of it."""
+"""Named tensors by role: all inputs or all outputs of a computation."""
 
 
 def detached(tensors: Mapping[str, Tensor]) -> Tensors:
-    """The same values outside any graph; memory is shared, nothing is copied."""
-    # What is outside already stays as it is: a step has dozens of such tensors.
+    """Return the same values detached from any graph; memory is shared, nothing is copied."""
+    # Tensors that are already detached are left alone: a step has dozens of them.
     return {name: tensor.detach() if tensor.requires_grad else tensor for name, tensor in tensors.items()}
 
 
 def leaves(tensors: Mapping[str, Tensor]) -> Tensors:
-    """The same values as new leaves that collect gradients."""
+    """Return the same values as new leaves that require gradients."""
     return {name: tensor.detach().requires_grad_() for name, tensor in tensors.items()}
 
 
@@ -34,7 +34,7 @@ def select(tensors: Mapping[str, Tensor], names: Iterable[str]) -> Tensors:
 
 
 def autocast_in_force() -> tuple[str, torch.dtype] | None:
-    """The device and the type that autocast casts to here; None where it is off."""
+    """Return the device and the dtype of the active autocast, or None if it is off."""
     if not torch._C._is_any_autocast_enabled():
         return None
     known = [name for name in ("cuda", "cpu", "mps", "xpu") if torch.amp.is_autocast_available(name)]
@@ -43,7 +43,7 @@ def autocast_in_force() -> tuple[str, torch.dtype] | None:
 
 
 def without_autocast() -> AbstractContextManager[Any]:
-    """Inside the block nothing is cast: for backward passes and updates, which follow the types of the forward pass."""
+    """Disable autocast in the block, for backward passes and updates, which follow the dtypes of the forward pass."""
     cast = autocast_in_force()
     return nullcontext() if cast is None else torch.autocast(cast[0], enabled=False)
 
@@ -55,10 +55,10 @@ def gradients(
     create_graph: bool = False,
     allow_unused: bool = False,
 ) -> list[Tensors]:
-    """Gradients of a scalar for every named tensor of every group, in one backward pass.
+    """Return the gradients of a scalar for every named tensor of every group, in one backward pass.
 
-    A tensor that the loss does not depend on is an error that names it, because silence there means a
-    parameter that never learns; with `allow_unused` its gradient is zero.
+    A tensor that the loss does not depend on raises an error that names it, because otherwise a parameter
+    would silently never learn; with `allow_unused` its gradient is zero.
     """
     flat = [tensor for group in groups for tensor in group.values()]
     if not flat:
@@ -88,7 +88,7 @@ def gradients(
 
 
 def _differentiated(loss: Tensor, flat: list[Tensor], what: str, *, create_graph: bool) -> Sequence[Tensor | None]:
-    """The gradients; None where the loss does not depend on a tensor, which the annotation in torch leaves out."""
+    """Return the gradients, None if the loss does not depend on a tensor (which torch's annotation omits)."""
     try:
         with without_autocast():
             return torch.autograd.grad(loss, flat, create_graph=create_graph, allow_unused=True)
@@ -117,9 +117,10 @@ def _missing_derivative(message: str, what: str) -> WarpgradError | None:
 
 
 def discrepancy(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """The largest ‖found − expected‖ / ‖expected‖ of two ways to the same tensors.
+    """Return the largest ‖found − expected‖ / ‖expected‖ between two computations of the same tensors.
 
-    Entries that are 0 up to rounding, such as the gradient of a bias before batch-norm, are measured by the others.
+    Tensors that are 0 up to rounding, such as the gradient of a bias before batch-norm, are measured relative to the
+    norm of all.
     """
     sizes = [float(value.double().norm()) for value in expected]
     least = 1e-3 * math.hypot(*sizes)
@@ -141,14 +142,14 @@ class Accumulator:
             torch._foreach_add_([kept[name] for name in more], [values[name] for name in more])
         for name in values:
             if name not in kept:
-                # The first value is copied: later ones are added in place and must not write into a caller's tensor.
-                # The copy has no gaps either, whatever the gradient was a part of, so norms over it are summed in one
+                # The first value is copied: later ones are added in place and must not modify a caller's tensor.
+                # The copy is also dense, whatever the gradient was a view of, so norms over it are summed in one
                 # order.
                 kept[name] = values[name].clone()
         self.count += count
 
     def scaled(self, factor: float) -> Tensors:
-        """The sum times `factor`; the sum itself where that is 1, so `clear` before adding more."""
+        """Return the sum times `factor`; if that is 1, the sum itself, so call `clear` before adding more."""
         return self.total if factor == 1.0 else {name: value * factor for name, value in self.total.items()}
 
     def clear(self) -> None:
@@ -156,7 +157,7 @@ class Accumulator:
 
 
 def stack_trees(trees: Sequence[Any]) -> Any:
-    """Stack equal nests of tuples, lists and dicts leaf by leaf, for `torch.vmap`; leaves must be tensors."""
+    """Stack trees of tuples, lists and dicts of equal structure leaf by leaf, for `torch.vmap`; leaves are tensors."""
     first = trees[0]
     if isinstance(first, Tensor):
         return torch.stack(list(trees))
@@ -171,7 +172,7 @@ def stack_trees(trees: Sequence[Any]) -> Any:
 
 
 def flattened(tree: Any) -> list[Tensor]:
-    """The tensors of such a nest, in order."""
+    """Return the tensors of such a tree, in order."""
     if isinstance(tree, Tensor):
         return [tree]
     parts = tree.values() if isinstance(tree, Mapping) else tree
@@ -179,7 +180,7 @@ def flattened(tree: Any) -> list[Tensor]:
 
 
 def refilled(tree: Any, values: Iterator[Tensor]) -> Any:
-    """A nest like `tree` with other tensors in it: the inverse of `flattened`."""
+    """Return a tree with the structure of `tree` and other tensors, the inverse of `flattened`."""
     if isinstance(tree, Tensor):
         return next(values)
     if isinstance(tree, Mapping):
@@ -189,7 +190,7 @@ def refilled(tree: Any, values: Iterator[Tensor]) -> Any:
 
 
 def shapes(tree: Any) -> str:
-    """The shapes in a batch, for error messages."""
+    """Return the shapes in a batch as text, for error messages."""
     if isinstance(tree, Tensor):
         return str(tuple(tree.shape))
     if isinstance(tree, Mapping):
@@ -200,9 +201,9 @@ def shapes(tree: Any) -> str:
 
 
 def laid_channels_last(value: Tensor) -> Tensor:
-    """The same values, channels-last where there are four dimensions; differentiable, and no copy where none is due.
+    """Return the same values, in channels-last layout if there are four dimensions; differentiable, copied if needed.
 
-    One input channel fits both layouts, and `contiguous` would keep the strides of the other; convolutions go by them.
+    A single channel fits both layouts, and `contiguous` would keep the strides of the other, which convolutions use.
     """
     if value.ndim != 4 or value.stride(1) == 1:
         return value
@@ -212,6 +213,6 @@ def laid_channels_last(value: Tensor) -> Tensor:
 
 
 def safe_sqrt(value: Tensor) -> Tensor:
-    """√value with derivative 0 at 0, where the true one is infinite and would turn 0·∞ into NaN."""
+    """Return √value with derivative 0 at 0, where the true one is infinite and would turn 0·∞ into NaN."""
     positive = value > 0
     return torch.where(positive, torch.where(positive, value, 1.0).sqrt(), 0.0)

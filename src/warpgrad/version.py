@@ -1,8 +1,8 @@
-"""The version, and the commit that this very source is of, read from the files of git without running anything.
+"""The version, and the commit of this source, read from git's files without running anything.
 
-Only the project's own checkout counts: the folder that holds `src/warpgrad` and a pyproject.toml of this name. A
-package inside another repository, such as in a virtual environment there, does not count. A wheel
-carries the commit it was built from in `commit.txt`. Nothing is imported from the package: the build uses this file.
+Only a checkout of this project counts: the folder that contains `src/warpgrad` and a pyproject.toml of this name. A
+package inside another repository, for example in a virtual environment there, does not count. A wheel contains the
+commit it was built from in `commit.txt`. Nothing is imported from the package, because the build uses this file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LINK, _SUBMODULE = 0o120000, 0o160000
 
 
 def commit(package: Path = Path(__file__).parent) -> str | None:
-    """The commit of the source, with a mark where it was changed; None where nobody can tell."""
+    """Return the commit of the source, with a mark if it was changed, or None if it cannot be determined."""
     if (package / FILE).is_file():
         text = (package / FILE).read_text(encoding="ascii", errors="replace").strip()
         return text if _REF.fullmatch(text.removesuffix(CHANGED)) else None
@@ -34,7 +34,7 @@ def commit(package: Path = Path(__file__).parent) -> str | None:
         head = _head(folder, common)
         return head + ("" if _is_clean(root, folder, common, head) else CHANGED)
     except (OSError, ValueError, LookupError, struct.error, zlib.error):
-        return None  # no checkout, or of a kind that is not understood here
+        return None  # not a checkout, or one in a format that is not supported here
 
 
 def _is_ours(file: Path) -> bool:
@@ -44,7 +44,7 @@ def _is_ours(file: Path) -> bool:
 
 
 def _repository(root: Path) -> tuple[Path, Path]:
-    """The folder of this checkout, and the one that all checkouts of the repository share."""
+    """Return the git folder of this checkout, and the one that all worktrees of the repository share."""
     folder = root / ".git"
     if folder.is_file():  # a worktree: the file says where
         folder = (root / folder.read_text().removeprefix("gitdir:").strip()).resolve()
@@ -73,7 +73,7 @@ def _packed_ref(common: Path, name: str) -> str:
 
 
 def _is_clean(root: Path, folder: Path, common: Path, head: str) -> bool:
-    """Whether the tracked files are those of the commit: files against the index, the index against the commit."""
+    """Return whether the tracked files are those of the commit, comparing files with index and index with commit."""
     entries = _index((folder / "index").read_bytes())
     if _tree([(path.split("/"), mode, blob) for path, mode, blob in entries]).hex() != _tree_of(common, head):
         return False
@@ -81,18 +81,18 @@ def _is_clean(root: Path, folder: Path, common: Path, head: str) -> bool:
 
 
 def _blob(path: Path, mode: int) -> bytes | None:
-    """The name that git gives to a file's content; None for what is a repository of its own."""
+    """Return git's object name of a file's content, or None for a submodule."""
     if mode == _SUBMODULE:
         return None
     if mode == _LINK:
         data = str(path.readlink()).encode() if path.is_symlink() else b""
     else:
-        data = path.read_bytes() if path.is_file() else b"\0"  # a file that is gone has no content that git knows
+        data = path.read_bytes() if path.is_file() else b"\0"  # a missing file must match no content that git knows
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).digest()
 
 
 def _index(data: bytes) -> list[tuple[str, int, bytes]]:
-    """Path, mode and blob of every tracked file."""
+    """Return path, mode and blob of every tracked file."""
     magic, version, count = struct.unpack(">4sII", data[:12])
     if magic != b"DIRC" or version not in (2, 3, 4):
         raise ValueError("an index of another kind")
@@ -101,7 +101,7 @@ def _index(data: bytes) -> list[tuple[str, int, bytes]]:
         mode = int.from_bytes(data[place + 24 : place + 28], "big")
         blob, flags = data[place + 40 : place + 60], data[place + 60 : place + 62]
         begin = place + 62 + (2 if flags[0] & 0x40 else 0)
-        if version == 4:  # names are told by what they share with the one before
+        if version == 4:  # names are stored relative to the previous one
             cut, begin = _varint(data, begin)
             end = data.index(b"\0", begin)
             name = previous[: len(previous) - cut] + data[begin:end]
@@ -118,7 +118,7 @@ def _index(data: bytes) -> list[tuple[str, int, bytes]]:
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """A number as the index and the offsets of packs have it, and what follows it."""
+    """Decode a variable-length integer of an index or a pack, and return it with the position after it."""
     value = data[place] & 0x7F
     while data[place] & 0x80:
         place += 1
@@ -127,7 +127,7 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
 
 
 def _tree(entries: list[tuple[list[str], int, bytes]]) -> bytes:
-    """The name that git gives to a folder with these files below it."""
+    """Return git's object name of a folder with these files below it."""
     parts: dict[str, list[tuple[list[str], int, bytes]]] = {}
     rows: list[tuple[bytes, bytes]] = []
     for path, mode, blob in entries:
@@ -149,7 +149,7 @@ def _tree_of(common: Path, head: str) -> str:
 
 
 def _object(common: Path, name: str) -> bytes:
-    """The content of an object, loose or packed."""
+    """Return the content of an object, loose or packed."""
     loose = common / "objects" / name[:2] / name[2:]
     if loose.is_file():
         return zlib.decompress(loose.read_bytes()).split(b"\0", 1)[1]
@@ -160,7 +160,7 @@ def _object(common: Path, name: str) -> bytes:
 
 
 def _offset(index: bytes, name: bytes) -> int | None:
-    """Where in its pack an object lies."""
+    """Return the offset of an object in its pack, or None if it is not there."""
     if index[:8] != b"\xfftOc\0\0\0\2":
         raise ValueError("a pack of another kind")
     count = int.from_bytes(index[8 + 255 * 4 : 8 + 256 * 4], "big")
@@ -185,17 +185,17 @@ def _unpacked(common: Path, pack: bytes, offset: int) -> bytes:
         place += 1
         more = pack[place] & 0x80
     place += 1
-    if kind == 6:  # a difference to what lies before it in the pack
+    if kind == 6:  # a delta against an earlier object in the pack
         back, place = _varint(pack, place)
         return _patched(_unpacked(common, pack, offset - back), zlib.decompressobj().decompress(pack[place:]))
-    if kind == 7:  # to an object by its name
+    if kind == 7:  # a delta against an object given by its name
         base = _object(common, pack[place : place + 20].hex())
         return _patched(base, zlib.decompressobj().decompress(pack[place + 20 :]))
     return zlib.decompressobj().decompress(pack[place:])
 
 
 def _patched(base: bytes, delta: bytes) -> bytes:
-    """A difference applied: runs of bytes copied from the base, and new ones."""
+    """Apply a delta: runs of bytes copied from the base, and new ones."""
     place = 0
     for _ in range(2):  # the sizes of base and result
         while delta[place] & 0x80:

@@ -1,1 +1,1 @@
-"""The command line, one file for a group of commands."""
+"""The command line, with one file per group of commands."""

@@ -1,5 +1,7 @@
-"""`warpgrad adapt RUN --data my.csv --out model/`: from a meta-trained run and a few labelled sentences to a folder
-with an adapted classifier, which plain transformers loads."""
+"""`warpgrad adapt RUN --data my.csv --out model/`: adapt a meta-trained run to a few labelled sentences.
+
+The result is a folder with a classifier that transformers loads without this library.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def adapt_command(
     )
     require(steps is None or steps >= 1, f"steps={steps}: adaptation needs at least 1 step.")
     require(not out.exists(), f"{out} is there already: name another folder with --out.")
-    # Only now: the help text, which ends before this, needs no torch.
+    # Imported here because the help text, which exits before this, needs no torch.
     from warpgrad.data.sources.text import Fields
     from warpgrad.experiments.text_intents.adapting import adapt_run
 

@@ -1,10 +1,10 @@
-"""`warpgrad data …`: prepare the public data sets and one's own, draw alphabets, look at a data set.
+"""`warpgrad data …`: prepare public data sets and your own, draw alphabets, look at a data set.
 
 warpgrad data prepare omniglot --download        fetch the published archives, then prepare them
-warpgrad data prepare cifar-fs --source DIR      prepare an archive that is there already
-warpgrad data prepare folder --source DIR        a folder of class folders with one's own pictures
+warpgrad data prepare cifar-fs --source DIR      prepare an archive that is already there
+warpgrad data prepare folder --source DIR        a folder of class folders with your own pictures
 warpgrad data prepare clinc150                   sentences of 150 intents in 10 domains
-warpgrad data prepare text --source FILE         one's own labelled sentences, CSV or JSONL
+warpgrad data prepare text --source FILE         your own labelled sentences, CSV or JSONL
 warpgrad data draw                               the invented alphabets that stand in where nothing is prepared
 warpgrad data montage --data cifar-fs            a picture of a data set: a row per class
 """
@@ -156,7 +156,7 @@ def prepare_text_command(
 
 
 def _destination(out: Path | None, name: str) -> Path:
-    """Where it goes; what an interrupted command left there is named."""
+    """Return where a data set goes, and mention what an interrupted command left there."""
     from warpgrad.data.writing import partial_of
 
     destination = out or STORES / name
@@ -217,7 +217,7 @@ def montage_command(
 
 
 def _rows(store: ImageStore, group: str | None, split: str | None) -> tuple[str, tuple[int, ...]]:
-    """What is shown: its name, and the indices of its classes."""
+    """Return the name of the group or split to show, and the indices of its classes."""
     if split is None and group is None and "train" in store.header.splits:
         split = "train"
     if split is not None:
@@ -229,7 +229,7 @@ def _rows(store: ImageStore, group: str | None, split: str | None) -> tuple[str,
 
 
 def _words(store: ImageStore) -> tuple[str, str]:
-    """What a group and classes are called."""
+    """Return what a group and the classes of this data set are called."""
     handwriting = store.header.name.startswith(("Omniglot", "drawn"))
     return ("alphabet", "characters") if handwriting else ("group", "classes")
 
@@ -263,7 +263,7 @@ def _print_text(text: LabelledText) -> None:
 
 
 def _lines(what: str) -> Callable[[int, int], None]:
-    """A line on stderr for every tenth of the work."""
+    """Return a progress callback that prints a line to stderr for every tenth of the work."""
 
     def progress(done: int, total: int) -> None:
         if 10 * done // total > 10 * (done - 1) // total:

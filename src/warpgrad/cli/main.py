@@ -1,6 +1,6 @@
-"""The command line. `warpgrad` alone says what there is; every command and sub-command has --help.
+"""The command line: `warpgrad` alone lists the commands; every command and sub-command has --help.
 
-`--debug` with any command shows where an error comes from. Exit codes are in `outer.py`.
+`--debug` with any command shows where an error comes from. Exit codes are listed in `outer.py`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from tyro.extras import SubcommandApp
 
 LAUNCHERS = ("reproduce", "sweep", "demo")
-"""Commands that start processes of their own."""
+"""Commands that start worker processes."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Entry point. Whatever happens becomes one sentence and an exit code; `--debug` shows the traceback as well."""
+    """Run the command line; every error becomes one sentence and an exit code, with `--debug` also a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     open_streams()
     with heard():
@@ -41,19 +41,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def dispatch(words: Sequence[str]) -> None:
-    """Carry out one command line; what is wrong with it is one `WarpgradError`."""
+    """Carry out one command line; raise a `WarpgradError` if anything is wrong with it."""
     if words and words[0] == "--version":
         print(__version__)
         return
     if words and words[0] in LAUNCHERS and _is_a_rank():
-        if os.environ.get("RANK") != "0":  # rank 0 says it for all
+        if os.environ.get("RANK") != "0":  # rank 0 reports it for all
             raise SystemExit(2)
         raise WarpgradError(f"'warpgrad {words[0]}' starts processes of its own: give the command without torchrun.")
     parse(words)()
 
 
 def _is_a_rank() -> bool:
-    """Whether torchrun has started this process along with others."""
+    """Return whether torchrun has started this process along with others."""
     if "WORLD_SIZE" not in os.environ:
         return False
     from warpgrad.training import distributed
@@ -62,7 +62,7 @@ def _is_a_rank() -> bool:
 
 
 def parse(words: Sequence[str]) -> partial[None]:
-    """The function that a command line asks for, with its arguments; what is wrong with them becomes one sentence."""
+    """Return the function that a command line asks for, bound to its arguments; any mistake becomes one sentence."""
     complaints = io.StringIO()
     app = _app(_commands(words))
     try:
@@ -80,9 +80,9 @@ def parse(words: Sequence[str]) -> partial[None]:
 
 
 def _commands(words: Sequence[str]) -> dict[str, Any]:
-    """Command -> the function behind it, or (help text, function or sub-commands).
+    """Return command -> the function behind it, or (help text, function or sub-commands).
 
-    The words are needed because a preset, a file or a run gives the options their defaults.
+    The words are needed because a preset, a file or a run determines the defaults of the options.
     """
     from warpgrad.cli import adapt, data, own_run, report, run, sweep, verify
     from warpgrad.data.prepared import CLINC, OMNIGLOT
@@ -150,10 +150,10 @@ def _about(summary: str, example: str) -> str:
 
 
 def _command(function: Callable[..., None], settings: Any = None, **bound: Any) -> Callable[..., partial[None]]:
-    """A function as tyro takes it: every parameter an option, the call itself put off until all options are right.
+    """Wrap a function for tyro: every parameter is an option, and the call is deferred until all options are valid.
 
-    The parameter `settings` becomes one option for every setting, with the given ones as defaults. Parameters that
-    are `bound` are no options.
+    The parameter `settings` becomes one option per setting, with the given settings as defaults. Parameters that
+    are `bound` are not options.
     """
     from tyro.conf import OmitArgPrefixes
 
@@ -161,7 +161,7 @@ def _command(function: Callable[..., None], settings: Any = None, **bound: Any) 
     def deferred(*arguments: Any, **options: Any) -> partial[None]:
         return partial(function, *arguments, **options, **bound)
 
-    del deferred.__dict__["__wrapped__"]  # or tyro would look at the function instead
+    del deferred.__dict__["__wrapped__"]  # otherwise tyro would inspect the wrapped function
     hints = get_type_hints(function, include_extras=True)
     own = signature(function)
     parameters = {name: parameter for name, parameter in own.parameters.items() if name not in bound}
@@ -177,9 +177,9 @@ def _command(function: Callable[..., None], settings: Any = None, **bound: Any) 
 
 
 def _sentence(box: str, words: Sequence[str]) -> str:
-    """The first paragraph of a boxed message, and what the others offer instead."""
+    """Turn a boxed message into one sentence: its first paragraph, and the alternatives that the others suggest."""
     lines = box.splitlines()
-    if not box.startswith("╭"):  # where stdout is not UTF-8: the title and rules of hyphens
+    if not box.startswith("╭"):  # if stdout is not UTF-8, there is a title and rules of hyphens
         lines = lines[2:]
     inside = " ".join(line.strip("│| ") for line in lines if line[:1] not in ("╭", "╰"))
     text, *others = (" ".join(part.split()) for part in re.split("[─-]{10,}", inside))

@@ -1,7 +1,7 @@
-"""What surrounds every command: whatever happens becomes one sentence and an exit code, and signals are heard in order.
+"""The outer layer of every command: errors become one sentence and an exit code, and signals are handled cleanly.
 
-Exit codes: 0 done; 2 what you can fix and 3 a run that diverged; 130, 143 and 129 stopped by Ctrl-C, SIGTERM and a
-closed terminal, work saved.
+Exit codes: 0 done; 2 an error that you can fix; 3 a run that diverged; 130, 143 and 129 stopped by Ctrl-C, SIGTERM or
+a closed terminal, with the work saved.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ STOPPED = "stopped; run the same command to go on."
 GRACE_SECONDS = 30.0
 """How long a rank that has lost its launcher may take to save and end."""
 _NO_MEMORY = ("not enough memory", "out of memory", "failed to map segment", "Cannot allocate memory")
-"""How torch, and the loader of shared libraries, say that there is none."""
+"""How torch and the loader of shared libraries report that memory has run out."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _NEVER = -1, -3, 2**31 - 1
-"""Of glibc's mallopt."""
+"""Parameters of glibc's mallopt."""
 
 
 def outcome(dispatch: Callable[[list[str]], None], words: list[str], debug: bool) -> int:
-    """Do what is asked; returns the exit code."""
+    """Carry out a command line and return its exit code."""
     try:
         keep_freed_memory()
         follow_parent()
@@ -61,7 +61,7 @@ def outcome(dispatch: Callable[[list[str]], None], words: list[str], debug: bool
 
 
 def _said(error: BaseException) -> int:
-    """Say what went wrong in one sentence; returns the exit code."""
+    """Print what went wrong in one sentence and return the exit code."""
     number = getattr(error, "number", signal.SIGINT) if type(error).__name__ == "Interrupted" else signal.SIGINT
     detail = next((line for line in str(error).splitlines() if line.strip()), "")
     if isinstance(error, WarpgradError):
@@ -98,21 +98,21 @@ def _while_importing_torch(error: BaseException) -> bool:
 
 
 def tell(line: str, stream: TextIO | None = None) -> None:
-    """A line for the person, with names from files shown so that they can do no harm."""
+    """Print a line for the user, with unprintable characters in names from files escaped."""
     print(printable(line), file=stream, flush=stream is not None)
 
 
 def _say(sentence: str) -> None:
-    """To the terminal, if it is still there."""
-    # An address of a database may stand where it should not; its password is nobody's to read.
+    """Print a sentence to the terminal, if it is still there."""
+    # The URL of a database may end up in a message; its password must not be shown.
     shown = re.sub(r"(\w:/{1,2}[^/\s:@]*):[^/\s@]+@", r"\1:…@", printable(sentence))
     with contextlib.suppress(OSError, ValueError):
         print(f"warpgrad: {shown}", file=sys.stderr, flush=True)
 
 
 def open_streams() -> None:
-    """Make sure that what is printed goes somewhere, in whatever letters the terminal knows."""
-    # A closed descriptor would be given to the next file that is opened, and messages written into that.
+    """Make sure that output goes somewhere, with characters that the terminal cannot encode escaped."""
+    # A closed descriptor would be reused by the next file that is opened, and messages would be written into it.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
         pass
     os.close(descriptor)
@@ -126,7 +126,7 @@ def open_streams() -> None:
 
 @contextlib.contextmanager
 def heard() -> Iterator[None]:
-    """Signals end the command in order; once it is ending, further ones are not heard."""
+    """End the command cleanly on a signal; further signals are ignored once it is ending."""
     ending = False
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -134,10 +134,10 @@ def heard() -> Iterator[None]:
         if ending:
             return
         ending = True
-        # An exception in the middle of an import may be lost in it, and nothing is written there that could be half.
+        # An exception in the middle of an import may be swallowed, and an import leaves no half-written file.
         while frame is not None:
             if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-                # To the descriptor: while options are parsed, what is printed to stderr is collected.
+                # Straight to the descriptor, because stderr is captured while options are parsed.
                 with contextlib.suppress(OSError):
                     os.write(2, f"warpgrad: {STOPPED}\n".encode())
                 os._exit(128 + number)
@@ -149,13 +149,13 @@ def heard() -> Iterator[None]:
     previous: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
-            if number != HANG_UP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+            if number != HANG_UP or signal.getsignal(number) is not signal.SIG_IGN:  # respect nohup
                 previous[number] = signal.signal(number, handle)
     try:
         yield
     finally:
         ending = True
-        # What is still to be printed may find no reader, and the interpreter would say so in its own way.
+        # Output still buffered may have no reader left, and the interpreter would print its own message about it.
         with contextlib.suppress(OSError, ValueError):
             try:
                 sys.stdout.flush()
@@ -168,12 +168,12 @@ def heard() -> Iterator[None]:
 def _is_pipe(descriptor: int) -> bool:
     try:
         return stat.S_ISFIFO(os.fstat(descriptor).st_mode)
-    except (OSError, OverflowError):  # left over in an environment that outlived the pipe
+    except (OSError, OverflowError):  # a stale variable: the environment outlived the pipe
         return False
 
 
 def _store_is_gone() -> bool:
-    """Whether torchrun, which keeps the store that its processes meet in, has ended: nobody answers there."""
+    """Return whether torchrun, which serves the store that its processes meet in, has ended and refuses connections."""
     try:
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), timeout=10).close()
@@ -185,7 +185,7 @@ def _store_is_gone() -> bool:
 
 
 def follow_parent() -> None:
-    """End, saved, when the process that started this one as its worker has ended, however that came about."""
+    """Stop and save when the process that started this one as its worker has ended for any reason."""
     descriptor = os.environ.pop(LIFELINE, "")
     alone = os.getppid()
     if descriptor.isdigit() and _is_pipe(int(descriptor)):
@@ -199,7 +199,7 @@ def follow_parent() -> None:
         gone = _store_is_gone()
 
         def wait() -> None:
-            # Who lost the launcher before coming here has had another parent all along; but its store is gone.
+            # If the launcher ended before this point, the parent never changes any more; but its store is gone.
             while os.getppid() == alone and not gone:
                 time.sleep(1)
             os.kill(os.getpid(), signal.SIGTERM)
@@ -213,7 +213,7 @@ def follow_parent() -> None:
 
 
 def keep_freed_memory() -> bool:
-    """Ask the C library to reuse freed blocks; the process then holds its peak until it ends. False where it cannot.
+    """Ask the C library to reuse freed blocks, so that the process keeps its peak memory; return whether it can.
 
     Large activations are allocated and freed thousands of times a minute. By default glibc returns blocks of some
     hundred kilobytes to the kernel, which clears and maps every page again at the next allocation. For small

@@ -1,4 +1,4 @@
-"""`evaluate` for a run that a program of a user's own made: the program says what the run is tested with.
+"""`evaluate` for a run that a user's program made: the program says what the run is tested on.
 
     def held_out():                                     # in mine.py
         return build_learner(), [sine(seed) for seed in range(1000, 1100)]
@@ -72,7 +72,7 @@ def evaluate_own_command(
             "seconds": time.monotonic() - began,
             "processor_seconds": time.process_time() - worked,
         }
-        # Read before anything is written: a damaged summary leaves no evaluation that it does not know of.
+        # Read before anything is written, so that a damaged summary leaves no evaluation that it does not include.
         summary = read_object(run / "summary.json")
         require(
             isinstance(summary.get("metrics"), dict),
@@ -84,13 +84,13 @@ def evaluate_own_command(
 
 
 def _held_out(program: str) -> tuple[Learner, Iterable[Task]]:
-    """What the function that a user names returns."""
+    """Call the function that the user names and return its learner and tasks."""
     file, _, name = program.rpartition(":")
     require(
         file and name.isidentifier() and Path(file).is_file(),
         f"--program {program} does not name a function in a file; give FILE.py:FUNCTION.",
     )
-    # As for `python FILE`: modules beside it can be imported.
+    # As with `python FILE`, modules beside it can be imported.
     sys.path.insert(0, str(Path(file).resolve().parent))
     try:
         function: Callable[[], Any] | None = runpy.run_path(file, run_name="held_out").get(name)
@@ -99,7 +99,7 @@ def _held_out(program: str) -> tuple[Learner, Iterable[Task]]:
         found = function()
     except WarpgradError:
         raise
-    # Whatever a stranger's code raises, it is that code's error and not ours.
+    # Whatever the user's code raises is an error of that code and not of this library.
     except Exception as error:
         raise WarpgradError(f"{program} failed: {type(error).__name__}: {error}.") from error
     require(

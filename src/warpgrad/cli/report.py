@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from warpgrad.report import Page
 
 SHIPPED = "synthetic-long"
-"""The entry of the zoo that the demonstration carries on."""
+"""The entry of the zoo that the demonstration continues."""
 
 
 def report_command(
@@ -53,7 +53,7 @@ def _page(runs: tuple[Path, ...]) -> Page:
     for path in runs:
         check_owner(path)
         check_metrics(path)
-    # Runs of a user's own program are of no experiment, and have the page that takes any.
+    # Runs of a user's program belong to no experiment and get the generic page.
     names = {run_config(path)[0].name if of_experiment(path) else None for path in runs}
     if len(names) > 1 or None in names:
         from warpgrad.report import read_run, run_page
@@ -64,14 +64,16 @@ def _page(runs: tuple[Path, ...]) -> Page:
 
 
 def _watch(runs: tuple[Path, ...], out: Path, every: float) -> None:
-    """Write the page again whenever the runs have changed: their curves while they run, and at the end the page
-    that they have without watching."""
+    """Write the page again whenever the runs have changed.
+
+    It shows their curves while they run; once all are finished, it is the same page as without watching.
+    """
     from warpgrad.io import is_locked
     from warpgrad.report import read_run, run_page
 
     seen: object = None
     while True:
-        # A run that is being resumed still has the summary of when it was shorter.
+        # A run that is being resumed still has the summary from when it was shorter.
         going = [path for path in runs if not (path / "summary.json").exists() or is_locked(path / ".lock")]
         now = [
             (file.stat().st_mtime_ns, file.stat().st_size) if (file := path / name).exists() else None
@@ -128,7 +130,7 @@ def _reproduced(
     record: Path | None = None,
     keep: bool = False,
 ) -> tuple[Path, Page]:
-    """Where the page of the table was written, and the page."""
+    """Reproduce a table, and return the path of its page and the page."""
     from warpgrad.experiments.comparison import search_lines, trials_of
     from warpgrad.experiments.records import read_record, write_record
     from warpgrad.experiments.reproduction import reproduce as reproduce_table
@@ -186,7 +188,7 @@ def demo_command(*, workers: int = 2, out: Path = Path("runs/demo")) -> None:
 
 
 def _groups(paths: tuple[Path, ...]) -> list[Group]:
-    """Runs that differ in nothing but the seed, together."""
+    """Group runs that differ only in the seed."""
     from warpgrad.report.runs import read_run
 
     found: dict[str, list[Path]] = {}

@@ -1,4 +1,4 @@
-"""The commands that list, run and evaluate, and what commands share."""
+"""The commands that list, run and evaluate, and helpers that commands share."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def run_command(
         quiet: Show no progress.
     """
     del config  # `initial_settings` has read it
-    # Only now: the help text, which ends before this, needs no torch.
+    # Imported here because the help text, which exits before this, needs no torch.
     from warpgrad.experiments import runner
     from warpgrad.training.distributed import current_ranks
 
@@ -134,8 +134,8 @@ def evaluate_command(
 
 
 def initial_settings(declared: Declaration[Any], words: Sequence[str]) -> Config:
-    """What the options of a command line change: the preset of the method it names, changed by the file it names."""
-    # tyro reads all three again; but they decide the defaults, which it needs before it reads anything.
+    """Return the defaults of the options: the preset and method that the command line names, changed by its file."""
+    # tyro parses all three again; but they determine the defaults, which it needs before it parses anything.
     flat = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
     named = dict(pairwise(flat))
     changes = read_settings(Path(named["--config"]), declared) if "--config" in named else {}
@@ -146,12 +146,12 @@ def initial_settings(declared: Declaration[Any], words: Sequence[str]) -> Config
 
 
 def of_experiment(directory: Path) -> bool:
-    """Whether `warpgrad run` made the run in a directory, and not `meta_train` in a program of a user's own."""
+    """Return whether `warpgrad run` made the run in a directory, rather than `meta_train` in a user's program."""
     return isinstance(read_object(directory / "config.json").get("experiment"), str)
 
 
 def run_config(directory: Path) -> tuple[Declaration[Any], Any]:
-    """The experiment that a run directory is of, and its settings."""
+    """Return the experiment that a run directory belongs to, and its settings."""
     kept = read_object(directory / "config.json")
     require(
         of_experiment(directory),
@@ -172,19 +172,19 @@ def _set_threads(threads: int) -> None:
 
 
 def print_metrics(metrics: dict[str, float]) -> None:
-    """Named numbers on the terminal, a line each."""
+    """Print named numbers to the terminal, one per line."""
     width = max(len(name) for name in metrics)
     for name, value in metrics.items():
         print(f"  {printable(name):<{width}}  {value if isinstance(value, int) else format(value, '.4g')}")
 
 
 def print_rows(header: list[str], rows: list[list[str]], title: str) -> None:
-    """A table on the terminal."""
+    """Print a table to the terminal."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    # As text: names are no markup.
+    # As `Text`, because names are not markup.
     table = Table(title=Text(printable(title)))
     for place, name in enumerate(header):
         table.add_column(Text(printable(name)), justify="left" if place == 0 else "right")

@@ -117,7 +117,7 @@ def _say(line: str) -> None:
 
 
 def _conclude(plan: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths, command: str) -> None:
-    """The best trials on the terminal, on a page, and the best one in a file."""
+    """Print the best trials, write the sweep's page, and store the best settings in a file."""
     from warpgrad.sweep.page import study_page  # needs matplotlib, which is slow to import
 
     complete = plan.ranked(trials)
@@ -133,12 +133,12 @@ def _conclude(plan: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths, co
 
 
 def _named(words: Sequence[str]) -> set[str]:
-    """The settings that the command line names, however it writes them."""
+    """Return the settings that the command line names, in any spelling of its flags."""
     flags = {word.split("=", 1)[0].removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
     return flags | {flag.removeprefix("no_") for flag in flags}
 
 
 def _without_storage(words: Sequence[str]) -> list[str]:
-    """The command for the page; a database's address may hold a password."""
+    """Return the command for the page without the database's address, which may contain a password."""
     kept = [re.sub(r"^--storage=.*", "--storage=ADDRESS", word, flags=re.DOTALL) for word in words]
     return ["ADDRESS" if place and kept[place - 1] == "--storage" else word for place, word in enumerate(kept)]

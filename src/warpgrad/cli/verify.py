@@ -35,8 +35,8 @@ def verify_command(paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="R
 
 
 def parts(path: Path) -> Iterator[str]:
-    """What was compared of a folder or file; refuses the first that is damaged."""
-    # Only where it is needed: each of these imports torch.
+    """Yield what was compared in a folder or file; raise an error at the first part that is damaged."""
+    # Imported only where needed, because each of these imports torch.
     if (path / "header.json").exists():
         from warpgrad.data.store import check_store
 
@@ -71,7 +71,7 @@ def _file(path: Path) -> Iterator[str]:
 
 
 def run_parts(path: Path) -> Iterator[str]:
-    """What of a run was compared, file by file."""
+    """Yield what was compared in a run, file by file."""
     from warpgrad.training.run_directory import check_metrics, check_owner, loaded, saved_checkpoints
 
     if not (path / "config.json").is_file():

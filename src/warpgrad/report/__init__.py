@@ -1,4 +1,4 @@
-"""From finished runs to what a person explores: statistics, charts, tables, and one self-contained page."""
+"""Turns finished runs into something to explore: statistics, charts, tables, and one self-contained page."""
 
 from warpgrad.report.blocks import (
     Block,

@@ -1,8 +1,8 @@
-"""What a page is made of: sections of headings, prose, notes, commands, configurations and figures.
+"""The building blocks of a page: sections of headings, prose, notes, commands, configurations and figures.
 
-Each block is shown by the template of its name in `templates/` and knows nothing of experiments. The templates escape
-all text. Prose understands `code` between backticks and **strong** between double stars; everything else is shown
-letter by letter.
+Each block is rendered by the template of the same name in `templates/` and knows nothing about experiments. The
+templates escape all text. Prose understands `code` between backticks and **strong** between double stars; everything
+else is shown verbatim.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class OutlineEntry:
 
 
 class Outline:
-    """The page's headings in order, each with an anchor of its own; the table of contents is made from it."""
+    """The page's headings in order, each with a unique anchor; the table of contents is built from them."""
 
     def __init__(self) -> None:
         self.entries: list[OutlineEntry] = []
         self._taken = {"content"}
-        """Anchors in use; the page's own is among them."""
+        """Anchors in use, including that of the page."""
 
     def enter(self, title: str, *, under: bool = False) -> str:
-        """Add a heading, `under` the last one or beside it.
+        """Add a heading, `under` the last one or beside it, and return its anchor.
 
-        Its anchor is its title in lower case, numbered where that is taken.
+        The anchor is the title in lower case, with a number appended if it is already taken.
         """
         base = re.sub(r"[^\w]+", "-", title.lower()).strip("-") or "section"
         anchor, number = base, 1
@@ -63,10 +63,10 @@ class Outline:
 
 @dataclass(frozen=True)
 class PageContext:
-    """What the blocks of one page share."""
+    """The state that the blocks of one page share."""
 
     outline: Outline
-    """Headings enter themselves into it."""
+    """Headings add themselves to it."""
     looks: Mapping[str, Appearance]
     """Method -> how it is drawn everywhere on the page."""
     selectable: Collection[str] = ()
@@ -74,24 +74,24 @@ class PageContext:
 
 
 class Block:
-    """One piece of a page; the template that shows it has its class's name in lower case."""
+    """One piece of a page, rendered by the template that has its class's name in lower case."""
 
     def render(self, context: PageContext) -> Markup:
-        """This block as HTML."""
+        """Return this block as HTML."""
         return render(f"{type(self).__name__.lower()}.html", block=self, context=context)
 
     @property
     def inner(self) -> Sequence[Block]:
-        """The blocks that it holds."""
+        """The blocks that it contains."""
         return ()
 
     @property
     def methods(self) -> Sequence[str]:
-        """Whose colours it needs."""
+        """The methods whose colours it needs."""
         return ()
 
     def all(self) -> Iterator[Block]:
-        """This block and all within it."""
+        """Yield this block and all blocks inside it."""
         yield self
         for block in self.inner:
             yield from block.all()
@@ -136,7 +136,7 @@ class Items(Block):
 
 @dataclass(frozen=True)
 class Note(Block):
-    """Something beside the line of thought: a remark, or a warning the reader must not miss."""
+    """An aside: a remark, or a warning the reader must not miss."""
 
     text: str
     kind: Literal["note", "warning"] = "note"
@@ -144,7 +144,7 @@ class Note(Block):
 
 @dataclass(frozen=True)
 class Code(Block):
-    """A command or text to be copied as it stands."""
+    """A command or text to be copied verbatim."""
 
     text: str
     label: str = ""
@@ -160,7 +160,7 @@ class Tile:
 
     @classmethod
     def of(cls, label: str, estimate: Estimate, digits: int | None = None, detail: str = "") -> Self:
-        """The mean, and below it its interval; with too few meta-seeds for one, what each of them gave."""
+        """Make a tile of the mean with its interval below or, with too few meta-seeds for one, the value of each."""
         digits = estimate.digits() if digits is None else digits
         signed = isinstance(estimate, Difference)
         if not estimate.indicative:
@@ -181,7 +181,7 @@ class Tiles(Block):
 
 @dataclass(frozen=True)
 class Collapsible(Block):
-    """Blocks behind a line that opens them; all are open in print."""
+    """Blocks hidden behind a line that opens them; all are open in print."""
 
     summary: str
     blocks: Sequence[Block]
@@ -205,21 +205,21 @@ class KeyValues(Block):
 
 @dataclass(frozen=True)
 class Figure(Block):
-    """An image in the page itself, with its caption. `alt` describes what it shows, and must not be empty."""
+    """An image embedded in the page, with its caption; `alt` describes what it shows and must not be empty."""
 
     image: bytes
     alt: str
     caption: str = ""
     dark: bytes | None = None
-    """The same for a dark page; None shows the one image on both."""
+    """The same image for a dark page; None shows the one image on both."""
 
     def __post_init__(self) -> None:
         require(self.alt.strip(), "a figure needs alt=..., a sentence that says what it shows.")
-        _ = self.size  # reading it refuses what is no image
+        _ = self.size  # raises if the bytes are no image
 
     @property
     def source(self) -> str:
-        """The image as a data address."""
+        """The image as a data URL."""
         return _data_address(self.image)
 
     @property
@@ -244,12 +244,12 @@ class Gallery(Block):
 
 
 def render(template: str, **values: Any) -> Markup:
-    """A template of `templates/` as HTML; every value in it is escaped unless it is `Markup`."""
+    """Render a template of `templates/` to HTML; every value in it is escaped unless it is `Markup`."""
     return Markup(_ENVIRONMENT.get_template(template).render(**values))
 
 
 def prose(text: str) -> Markup:
-    """A sentence in which `code` between backticks and **strong** between double stars are set as such."""
+    """Convert a sentence to HTML, with `code` between backticks and **strong** between double stars."""
     # Escaping first leaves backticks and stars as they are.
     return Markup(
         re.sub(
@@ -261,7 +261,7 @@ def prose(text: str) -> Markup:
 
 
 def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with dotted names."""
+    """Flatten nested mappings into one with dotted names."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
@@ -272,7 +272,7 @@ def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """A setting as it is written in JSON, strings without their quotes."""
+    """Return a setting as JSON, but strings without their quotes."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -281,7 +281,7 @@ def _data_address(image: bytes) -> str:
 
 
 def image_type(image: bytes) -> str:
-    """`image/png` or `image/svg+xml`, by what the bytes are and not by a name."""
+    """Return `image/png` or `image/svg+xml`, judged by the bytes and not by a file name."""
     if image.startswith(_PNG) and len(image) > 33:
         return "image/png"
     head = image[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")
@@ -291,9 +291,9 @@ def image_type(image: bytes) -> str:
 
 
 def _png_size(image: bytes) -> tuple[int, int]:
-    """Width and height on the page: pixels over the resolution the file states, 96 to the inch where it states none.
+    """Return width and height on the page: pixels scaled from the file's resolution, or 96 per inch if it has none.
 
-    So a figure saved at twice the resolution is shown at its own size, and sharp.
+    A figure saved at twice the resolution therefore keeps its size on the page and is sharper.
     """
     try:
         with Image.open(io.BytesIO(image), formats=["PNG"]) as opened:

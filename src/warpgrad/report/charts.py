@@ -1,7 +1,7 @@
 """Charts as data: a `Chart` is a description of named series with their bands.
 
-A page hands it to the chart library in the reader's browser, where it is explored: hovered, zoomed, smoothed, switched
-between a linear and a logarithmic axis. For documents, `Chart.image` draws the same description as a PNG.
+A page passes it to the chart library in the reader's browser, where it can be hovered over, zoomed, smoothed, and
+switched between a linear and a logarithmic axis. For documents, `Chart.image` draws the same description as a PNG.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 _DOTTED = (0, (2, 2))
 _GREY = "#59616b"
 _DIGITS = 5
-"""Significant digits of the numbers behind a chart: more than an eye sees, and few enough for a small page."""
+"""Significant digits of the numbers behind a chart: more than the eye can see, yet few enough for a small page."""
 FEW = 12
-"""So many points are shown one by one."""
+"""Up to this many points are drawn with a marker each."""
 Seeds = Sequence[int | str]
 SIZE = (7.2, 4.4)
-"""Inches of a chart that stands in a document."""
+"""Size in inches of a chart in a document."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """One curve. `low` and `high` are the ends of its band, None for a bare line."""
+    """One curve; `low` and `high` are the edges of its band, or None for a bare line."""
 
     name: str
     x: NDArray[np.float64]
@@ -47,14 +47,14 @@ class Series:
     low: NDArray[np.float64] | None = None
     high: NDArray[np.float64] | None = None
     method: str = ""
-    """Whose curve it is: all curves of a method have its colour, and the reader hides them together. Its name, where
-    none is given."""
+    """The method it belongs to: all curves of a method share its colour and are hidden together. Defaults to the
+    series' name."""
     dashing: int = 0
     """Tells several curves of one method apart."""
     runs: Mapping[str, NDArray[np.float64]] | None = None
-    """Seed -> the run's own curve, which the reader can ask for."""
+    """Seed -> the curve of that run, which the reader can switch on."""
     points: bool = False
-    """Points alone, which no line joins."""
+    """Whether to draw points only, without a line joining them."""
 
     def __post_init__(self) -> None:
         for values in (self.centre, self.low, self.high):
@@ -66,16 +66,16 @@ class Series:
 
     @classmethod
     def line(cls, name: str, x: ArrayLike, y: ArrayLike, *, method: str = "", dashing: int = 0) -> Self:
-        """One run: no band."""
+        """Make the series of a single run, which has no band."""
         return cls(name, np.asarray(x, np.float64), np.asarray(y, np.float64), method=method, dashing=dashing)
 
     @classmethod
     def quartiles(
         cls, name: str, x: ArrayLike, samples: ArrayLike, *, method: str = "", dashing: int = 0, seeds: Seeds = ()
     ) -> Self:
-        """Median and inter-quartile range of samples [runs, points]; below four runs the band is their whole range.
+        """Make a series of the median and quartiles of samples [runs, points]; below four runs, of their whole range.
 
-        With the `seeds` of the runs, the reader can ask for their own curves.
+        If the `seeds` of the runs are given, the reader can switch on the curve of each run.
         """
         values = _samples(name, samples)
         few = len(values) < SEEDS_FOR_A_CLAIM
@@ -96,10 +96,10 @@ class Series:
         dashing: int = 0,
         seeds: Seeds = (),
     ) -> Self:
-        """Mean of samples [seeds, points], each already a mean over tasks, with Student's t interval at each point.
+        """Make a series of the mean of samples [seeds, points], with Student's t interval at each point.
 
-        With too few seeds for a claim there is no band: an interval of two seeds would cover the whole chart. With the
-        `seeds`, the reader can ask for their own curves.
+        Each sample is already a mean over tasks. With too few seeds for a claim there is no band: an interval of two
+        seeds would cover the whole chart. If the `seeds` are given, the reader can switch on the curve of each.
         """
         values = _samples(name, samples)
         band: tuple[Any, Any] = (None, None)
@@ -121,7 +121,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Reference:
-    """A horizontal line with a label, such as the paper's number; in the colour of `method` where it is one's own."""
+    """A horizontal line with a label, such as the paper's number; drawn in the colour of `method` if one is given."""
 
     label: str
     value: float
@@ -130,9 +130,9 @@ class Reference:
 
 @dataclass(frozen=True)
 class Mark:
-    """A vertical line with a label: a place on the x axis that the reader has to know.
+    """A vertical line with a label, at a value on the x axis that the reader should know.
 
-    With a `height` it is a point, drawn as a star there, such as a figure that the paper states for that place.
+    With a `height` there is also a star at that point, such as a number that the paper states for that value.
     """
 
     label: str
@@ -142,8 +142,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart(Block):
-    """All series on one pair of axes. `alt` says in words what is shown; where it is left out, what is drawn against
-    what."""
+    """Several series on one pair of axes.
+
+    `alt` describes in words what is shown; without it, the description says what is plotted against what.
+    """
 
     series: Sequence[Series]
     x_label: str
@@ -153,11 +155,11 @@ class Chart(Block):
     title: str = ""
     log_x: bool = False
     log_y: bool = False
-    """How the axis begins; the reader switches it."""
+    """The initial scale of the axis; the reader can switch it."""
     references: Sequence[Reference] = ()
     marks: Sequence[Mark] = ()
     choices: Sequence[str] = ()
-    """What 0, 1, … on the x axis stand for, where they are no numbers."""
+    """What 0, 1, … on the x axis stand for if they are not numbers."""
 
     def __post_init__(self) -> None:
         require(self.series, "a chart needs at least one series.")
@@ -169,12 +171,12 @@ class Chart(Block):
 
     @property
     def methods(self) -> list[str]:
-        """Whose colours it needs."""
+        """The methods whose colours it needs."""
         return [*(one.whose for one in self.series), *(line.method for line in self.references if line.method)]
 
     @property
     def seeds(self) -> list[str]:
-        """Of the single runs that the reader can ask for."""
+        """The seeds of the single runs that the reader can switch on."""
         return [seed for one in self.series for seed in one.runs or {}]
 
     @property
@@ -185,7 +187,7 @@ class Chart(Block):
         return render("chart.html", block=self, description=self._description(context.looks))
 
     def _description(self, looks: Mapping[str, Appearance]) -> Markup:
-        """The chart as the script of the page reads it; within a page nothing in it can end the element it is in."""
+        """Return the chart as JSON for the page's script, escaped so that it cannot close the element it is in."""
         grids: dict[bytes, int] = {}
         x: list[list[float | None]] = []
         series = []
@@ -226,10 +228,10 @@ class Chart(Block):
         return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
     def image(self, looks: Mapping[str, Appearance] | None = None, size: tuple[float, float] = SIZE) -> bytes:
-        """The chart as a PNG for a document, in the colours that its methods have on a page, or on none."""
+        """Draw the chart as a PNG for a document, in the colours of `looks` or else in the default ones."""
         looks = appearances(self.methods) if looks is None else looks
         names = [one.name for one in self.series]
-        # About 0.07 inches a letter and half an inch for the line beside it; more rows of names make the image higher.
+        # About 0.07 inches per letter and half an inch for the line beside it; more rows of names make a taller image.
         beside = max(1, int(size[0] / (0.07 * max(map(len, names)) + 0.5)))
         rows = math.ceil(len(names) / beside)
         with house_style():
@@ -240,7 +242,7 @@ class Chart(Block):
             for line in self.references:
                 colour = looks[line.method].colour if line.method else _GREY
                 axes.axhline(line.value, color=colour, linewidth=1.0, linestyle=_DOTTED, zorder=1.5)
-                # On the left: curves end near what they are compared with, and begin away from it.
+                # On the left: curves end near what they are compared with, and start away from it.
                 _label(axes, line.label, (0.0, line.value), ("axes fraction", "data"), (4, 2))
             for mark in self.marks:
                 _draw_mark(axes, mark)
@@ -262,7 +264,7 @@ class Chart(Block):
 
 
 def _draw_series(axes: Axes, one: Series, look: Appearance) -> None:
-    # Few points are shown as such; a line of one would be invisible.
+    # Few points get markers; a line through a single point would be invisible.
     stroke = "none" if one.points else (0, look.dash or None)
     axes.plot(one.x, one.centre, color=look.colour, linestyle=stroke, label=plain(one.name),
               markersize=4, marker="o" if one.points or len(one.x) <= FEW else None)  # fmt: skip
@@ -297,8 +299,10 @@ def _label(
 
 
 def _whole(series: Sequence[Series]) -> list[float] | None:
-    """The places on the x axis where they are few and whole, as layers, tasks and sub-tasks are: there is nothing
-    between them. None elsewhere."""
+    """Return the x values if they are few integers, such as layers, tasks or sub-tasks; otherwise None.
+
+    There is nothing between such values, so the ticks go exactly there.
+    """
     places = sorted({float(x) for one in series for x in one.x})
     return places if len(places) <= FEW and all(place.is_integer() for place in places) else None
 
@@ -308,7 +312,7 @@ def _numbers(values: NDArray[np.float64]) -> list[float | None]:
 
 
 def _number(value: float) -> float | None:
-    """As JSON has it: None where it is not finite, an integer where it is one."""
+    """Return a value for JSON: None if it is not finite, an integer if it is integral."""
     if not math.isfinite(value):
         return None
     short = float(f"{value:.{_DIGITS}g}")
@@ -316,7 +320,7 @@ def _number(value: float) -> float | None:
 
 
 def _by_seed(seeds: Seeds, values: NDArray[np.float64]) -> dict[str, NDArray[np.float64]] | None:
-    """Seed -> values; runs that share a seed are numbered. None where there are no several runs to tell apart."""
+    """Return seed -> values, with runs that share a seed numbered, or None if there are not several runs."""
     if len(values) < 2 or len(seeds) != len(values):
         return None
     found: dict[str, NDArray[np.float64]] = {}
@@ -335,7 +339,7 @@ def _samples(name: str, samples: ArrayLike) -> NDArray[np.float64]:
 
 
 def _positive(series: Sequence[Series], log_x: bool, log_y: bool) -> None:
-    """A logarithmic axis has no place for zero; bands are clipped at the axis, lines must not be."""
+    """Check that lines on a logarithmic axis are positive; bands are clipped at the axis, lines must not be."""
     for one in series:
         for axis, wanted, values in (("x", log_x, one.x), ("y", log_y, one.centre)):
             require(

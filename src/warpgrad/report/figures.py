@@ -1,6 +1,6 @@
-"""The house style of figures that matplotlib draws: pictures on pages, and charts as images for documents.
+"""The house style of figures drawn with matplotlib: pictures on pages, and charts as images for documents.
 
-Figures are drawn on objects of their own with the Agg canvas: no window, no pyplot, and no setting that outlives
+Each figure is a separate object with an Agg canvas: no window, no pyplot, and no setting that outlives
 `house_style()`. matplotlib is imported when the first figure is drawn, so that pages can be described
 without it.
 """
@@ -23,23 +23,23 @@ DOTS_PER_INCH = 2 * 96
 """Twice the resolution of the page, so that figures are sharp on dense screens."""
 
 GROUND = ("#ffffff", "#1c2026")
-"""What figures are drawn on, on light pages and on dark ones: the colour of the card they lie on."""
+"""Background of figures on light and on dark pages: the colour of the card they lie on."""
 INK = PALETTE[-1]
 
 
 def themed(colour: str, dark: bool) -> str:
-    """A colour of the palette as it is on a dark ground; any other stays as it is."""
+    """Return the dark variant of a colour of the palette if `dark`; any other colour is returned unchanged."""
     return DARK_PALETTE[PALETTE.index(colour)] if dark and colour in PALETTE else colour
 
 
 def plain(text: str) -> str:
-    """Text as it stands: a dollar sign in a name must not begin a formula."""
+    """Escape text for matplotlib, so that a dollar sign in a name does not start a formula."""
     return text.replace("$", r"\$")
 
 
 @contextmanager
 def house_style(*, dark: bool = False) -> Iterator[None]:
-    """Settings for figures made inside the block, on a light or a dark ground, and restored after it."""
+    """Apply the house style to figures made inside the block, on a light or a dark background."""
     import matplotlib as mpl
     from cycler import cycler
 
@@ -47,7 +47,7 @@ def house_style(*, dark: bool = False) -> Iterator[None]:
         (INK, "#3d454e", "#8a929b", "#e6e6e3") if not dark else (themed(INK, dark), "#c3cad2", "#6b747e", "#333a43")
     )
     settings: dict[Any, Any] = {
-        # It comes with matplotlib and has the paper's Greek: figures are the same on every machine.
+        # It comes with matplotlib and has the paper's Greek letters, so figures are the same on every machine.
         "font.family": "DejaVu Sans",
         "font.size": 9,
         "text.color": ink,
@@ -86,7 +86,7 @@ def house_style(*, dark: bool = False) -> Iterator[None]:
 
 
 def canvas(width: float = 7.2, height: float = 4.0) -> Canvas:
-    """An empty figure of this size in inches, 96 pixels of the page each; use it inside `house_style()`."""
+    """Return an empty figure of this size in inches (96 page pixels each); call it inside `house_style()`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
@@ -94,9 +94,9 @@ def canvas(width: float = 7.2, height: float = 4.0) -> Canvas:
 
 
 def save_png(figure: Canvas, path: Path | None = None, *, colours: int | None = None) -> bytes:
-    """The figure as PNG at twice the page's resolution; written to `path`, whole or not at all, where one is given.
+    """Return the figure as a PNG at twice the page's resolution, and write it atomically to `path` if one is given.
 
-    With `colours`, in a palette of so many: a picture of maps and surfaces is a third as large then, and looks alike.
+    With `colours`, it is reduced to a palette of that size: maps and surfaces shrink to a third and look the same.
     """
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH)

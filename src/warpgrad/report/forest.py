@@ -1,4 +1,4 @@
-"""The headline of a comparison: paired differences with their intervals, one below the other on one axis."""
+"""Forest plots, the headline of a comparison: paired differences with their intervals, stacked on one axis."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from warpgrad.statistics.formatting import between, number
 
 @dataclass(frozen=True)
 class ForestRow:
-    """One estimate: who it is about, and in whose colour."""
+    """One estimate, with its label and the method whose colour it has."""
 
     label: str
     estimate: Estimate
     method: str = ""
-    """Whose colour it has, and with whom it is hidden; its label, where none is given."""
+    """The method whose colour it has and with which it is hidden; defaults to the label."""
 
     @property
     def whose(self) -> str:
@@ -27,7 +27,7 @@ class ForestRow:
 
     @property
     def shown(self) -> list[float]:
-        """What is drawn beside the mean: the ends of the interval, or every seed where there are too few for one."""
+        """What is drawn besides the mean: the ends of the interval, or every seed if there are too few for one."""
         estimate = self.estimate
         if estimate.indicative or not estimate.interval.bounded:
             return list(estimate.seed_means)
@@ -35,13 +35,13 @@ class ForestRow:
 
     @property
     def decided(self) -> bool:
-        """Whether the interval of a difference leaves 0 out; a mean has nothing to decide."""
+        """Whether the interval of a difference excludes 0; always true for a mean, which decides nothing."""
         return not isinstance(self.estimate, Difference) or 0.0 not in self.estimate.interval
 
 
 @dataclass(frozen=True)
 class Forest(Block):
-    """Estimates on one axis. Paired differences have a line at 0, and the axis says whom either side favours.
+    """Estimates on one axis; paired differences have a line at 0, and the axis says whom each side favours.
 
     With fewer than four meta-seeds a row shows every seed instead of an interval.
     """
@@ -67,12 +67,12 @@ class Forest(Block):
         return any(isinstance(row.estimate, Difference) for row in self.rows)
 
     def place(self, value: float) -> str:
-        """Where a value lies on the axis, as SVG takes it."""
+        """Return the position of a value on the axis, as a percentage for SVG."""
         low, high = self._ends()
         return f"{100 * (value - low) / (high - low):.2f}%"
 
     def ticks(self) -> list[tuple[str, str]]:
-        """(place, label) of the round values on the axis: three to seven."""
+        """Return (position, label) of three to seven round values on the axis."""
         low, high = self._ends()
         step = _round_step((high - low) / 6)
         first = math.ceil(low / step)
@@ -83,7 +83,7 @@ class Forest(Block):
         return number(row.estimate.mean, self._digits(row), signed=isinstance(row.estimate, Difference))
 
     def spread_of(self, row: ForestRow) -> str:
-        """The interval, or what each seed gave."""
+        """Return the interval of a row as text, or the value of each seed."""
         estimate, signed = row.estimate, isinstance(row.estimate, Difference)
         if not estimate.indicative:
             return between(estimate.interval.low, estimate.interval.high, self._digits(row), signed=signed)
@@ -92,7 +92,7 @@ class Forest(Block):
         return ", ".join(number(mean, self._digits(row), signed=signed) for mean in estimate.seed_means)
 
     def legend(self) -> str:
-        """What the marks of this very plot mean."""
+        """Explain the marks that occur in this plot."""
         whole = [row for row in self.rows if not row.estimate.indicative]
         words = [f"bars: {method}" for method in dict.fromkeys(row.estimate.method for row in whole)]
         if self.differences and whole:
@@ -114,6 +114,6 @@ class Forest(Block):
 
 
 def _round_step(size: float) -> float:
-    """The smallest of 1, 2 and 5 times a power of ten that is no less."""
+    """Return the smallest 1, 2 or 5 times a power of ten that is at least `size`."""
     power = 10.0 ** math.floor(math.log10(size))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= size * (1 - 1e-9))

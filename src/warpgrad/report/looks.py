@@ -1,4 +1,4 @@
-"""One appearance per method: the same colour and dash in every chart, forest plot and picture of a page."""
+"""One appearance per method: the same colour and dash in every chart, forest plot and picture on a page."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 PALETTE = ("#c1272d", "#0072b2", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#5b2a86", "#1c2127")
-"""Colours on a light ground that stay apart for readers with protan, deutan and tritan vision; the tests measure it."""
+"""Colours for a light background, distinct also with protan, deutan and tritan vision; the tests measure it."""
 
 DARK_PALETTE = ("#f0595f", "#4a87d3", "#11b39b", "#f0cb35", "#b9c6ff", "#f58ccb", "#9b57ff", "#e6e8eb")
-"""The same colours, in the same order, for a dark ground."""
+"""The same colours, in the same order, for a dark background."""
 
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 1.6), (1.2, 1.4), (6, 1.5, 1.2, 1.5))
-"""Lengths of strokes and gaps, in widths of the line; none is a line drawn through."""
+"""Lengths of strokes and gaps, in line widths; the empty one is a solid line."""
 
 # Methods that meet in one figure of the paper have different colours; the warped ones share the first.
 _KNOWN = {
@@ -32,9 +32,9 @@ class Appearance:
     """How the line of a method is drawn."""
 
     place: int
-    """Of its colour, in either palette."""
+    """Index of its colour, in both palettes."""
     dashing: int
-    """Of its dash."""
+    """Index of its dash."""
 
     @property
     def colour(self) -> str:
@@ -45,17 +45,18 @@ class Appearance:
         return DASHES[self.dashing]
 
     def turned(self, by: int) -> Appearance:
-        """The same colour with another dash: a second line of the same method."""
+        """Return the same colour with another dash, for a second line of the same method."""
         return Appearance(self.place, (self.dashing + by) % len(DASHES))
 
 
 def appearances(names: Sequence[str]) -> dict[str, Appearance]:
-    """How each method is drawn. A known name has a place of its own, and so has one that goes on after a comma, a colon
-    or a bracket (`Leap, 25 tasks`); any other gets one from its letters.
+    """Return how each method is drawn.
 
-    Two of up to 32 names never look alike: where places clash, the name later in the alphabet moves on to the next free
-    one. So looks depend on the names of the page, and never on their order. Only of more names than there are colours,
-    those that begin alike, such as the trials of one method, share a colour, and then the dashes in turn.
+    A known name has a fixed appearance, also when a comma, a colon or a bracket follows it (`Leap, 25 tasks`); any
+    other gets one from a hash of its name. No two of up to 32 names look alike: if two clash, the one later in the
+    alphabet moves on to the next free appearance. So looks depend on the names on the page but never on their order.
+    Only if there are more names than colours do those with the same beginning, such as the trials of one method, share
+    a colour and cycle through the dashes.
     """
     begins = [_begin(name) for name in dict.fromkeys(names)]
     if len(begins) > len(PALETTE) and len(set(begins)) < len(begins):

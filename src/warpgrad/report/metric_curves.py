@@ -1,6 +1,6 @@
 """Every metric that runs recorded, against their steps: one chart per metric, one curve per group of runs.
 
-Scores of held-out tasks are drawn against processor time too, which is what methods of unequal cost are compared by.
+Scores on held-out tasks are also drawn against processor time, so that methods of unequal cost can be compared.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from warpgrad.statistics.estimates import SEEDS_FOR_A_CLAIM
 from warpgrad.statistics.formatting import count
 
 SCORED = ("validation/", "test/")
-"""How the metrics of held-out tasks that are scored during meta-training begin."""
+"""Prefixes of the metrics of held-out tasks that are scored during meta-training."""
 DIAGNOSTICS = ("lr/", "gradient_norm/")
-"""How those begin that tell how meta-training goes, and not what it has achieved."""
+"""Prefixes of the metrics that show how meta-training is going rather than what it has achieved."""
 CROWD = 8
-"""So many methods may show their single runs in a chart."""
+"""With more methods than this, a chart does not show their single runs."""
 _POINTS = 300
 """Longer curves are averaged down to at most this many points: more would be noise on the page."""
 
 
 def is_number(value: Any) -> bool:
-    """Whether a metric can be drawn; a truth value is no measurement."""
+    """Return whether a metric can be drawn; a Boolean is not a measurement."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """The runs of each method, methods in the order in which they first come."""
+    """Group runs by method, in the order in which the methods first occur."""
     grouped: dict[str, list[Run]] = {}
     for run in runs:
         grouped.setdefault(run.method, []).append(run)
@@ -41,10 +41,10 @@ def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def metric_charts(groups: Mapping[str, Sequence[Run]], *, diagnostics: bool = False) -> list[Chart]:
-    """One chart for each metric that holds numbers, in the order in which the runs name them; a curve per group.
+    """Return one chart per numeric metric, in the order in which the runs record them, with a curve per group.
 
-    What was scored on the way (`validation/…`, `test/…`) has a second chart, against processor time. Step sizes and
-    norms of meta-gradients are drawn with `diagnostics` alone.
+    Scores taken during meta-training (`validation/…`, `test/…`) get a second chart, against processor time. Step sizes
+    and norms of meta-gradients are only drawn with `diagnostics`.
     """
     names = dict.fromkeys(
         name
@@ -72,7 +72,7 @@ def _chart(metric: str, groups: Mapping[str, Sequence[Run]], *, against_time: bo
         own = [run for run in own if _track(metric, run)]
         if not own:
             continue
-        # All runs of many methods would make a page of many megabytes.
+        # The single runs of many methods would make the page many megabytes large.
         seeds = [run.seed for run in own] if len(groups) <= CROWD else []
         tracks = [_track(metric, run) for run in own]
         curve, remark = _curve(method, tracks, [_minutes(run) for run in own] if against_time else [], seeds)
@@ -100,7 +100,7 @@ def _chart(metric: str, groups: Mapping[str, Sequence[Run]], *, against_time: bo
 
 
 def _band(metric: str, sizes: Sequence[int]) -> str:
-    """What line and band are, which depends on how many runs there are."""
+    """Describe the line and the band, which depend on the number of runs."""
     few, many = min(sizes), max(sizes)
     if many == 1:
         return f"`{metric}`, one run per method."
@@ -118,9 +118,9 @@ def _band(metric: str, sizes: Sequence[int]) -> str:
 def _curve(
     method: str, tracks: Sequence[dict[float, float]], minutes: Sequence[dict[float, float]], seeds: Sequence[int | str]
 ) -> tuple[Series | None, list[str]]:
-    """The curve over the steps that all runs share, and what the caption must say about it.
+    """Return the curve over the steps that all runs share, and remarks about it for the caption.
 
-    Where `minutes` are given, step -> processor time of each run, it is drawn against their mean.
+    If `minutes` (step -> processor time of each run) are given, it is drawn against their mean.
     """
     steps, samples = _shared(tracks)
     remarks: list[str] = []
@@ -140,7 +140,7 @@ def _curve(
 
 
 def recorded(runs: Sequence[Run], metric: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The steps at which all of some runs recorded a metric, and its values [runs, steps]."""
+    """Return the steps at which all of the runs recorded a metric, and its values [runs, steps]."""
     return _shared([_track(metric, run) for run in runs])
 
 
@@ -150,7 +150,7 @@ def _shared(tracks: Sequence[dict[float, float]]) -> tuple[NDArray[np.float64], 
 
 
 def _minutes(run: Run) -> dict[float, float]:
-    """Step -> processor minutes that meta-training had taken by then; empty where that was not recorded."""
+    """Return step -> processor minutes of meta-training up to that step; empty if they were not recorded."""
     total, found = 0.0, {}
     for row in run.metrics:
         total += row.get("cpu_seconds", 0.0)
@@ -159,7 +159,7 @@ def _minutes(run: Run) -> dict[float, float]:
 
 
 def _track(metric: str, run: Run) -> dict[float, float]:
-    """The metric by step; a value that is not finite is kept as NaN, so that it shows as a gap."""
+    """Return step -> metric; a value that is not finite becomes NaN, so that it shows as a gap."""
     return {
         float(row["step"]): float(row[metric]) if math.isfinite(row[metric]) else math.nan
         for row in run.metrics
@@ -168,7 +168,7 @@ def _track(metric: str, run: Run) -> dict[float, float]:
 
 
 def _averaged(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
-    """Means of `width` neighbours along the last axis; the last one takes what is left."""
+    """Average every `width` neighbours along the last axis; the last group may be smaller."""
     starts = np.arange(0, values.shape[1], width)
     sizes = np.diff(np.append(starts, values.shape[1]))
     means: NDArray[np.float64] = np.add.reduceat(values, starts, axis=1) / sizes
@@ -176,7 +176,7 @@ def _averaged(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
 
 
 def _spans_decades(series: Sequence[Series]) -> bool:
-    """Whether a logarithmic axis is needed to see the whole curve: all positive, over more than a hundredfold."""
+    """Return whether a logarithmic axis is needed: all values are positive and span more than a factor of 100."""
     values = np.concatenate([one.centre for one in series])
     values = values[np.isfinite(values)]
     return len(values) > 0 and bool(values.min() > 0) and bool(values.max() > 100 * values.min())

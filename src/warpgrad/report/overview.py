@@ -1,6 +1,6 @@
-"""A page for runs of any experiment: what came out, the curves, the settings, and how to repeat each number.
+"""A page for runs of any experiment: results, curves, settings, and how to reproduce each number.
 
-Pages about one experiment are built by that experiment, from the same blocks.
+Pages about a single experiment are built by that experiment, from the same blocks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from warpgrad.statistics.formatting import count, duration, number, shared_digit
 
 
 def run_page(runs: Sequence[Run]) -> Page:
-    """One page for these runs, grouped by experiment and preset."""
+    """Build one page for these runs, grouped by experiment and preset."""
     require(runs, "a report needs at least one run directory.")
     groups: dict[str, list[Run]] = {}
     for run in runs:
@@ -66,13 +66,13 @@ def _parts(runs: Sequence[Run]) -> list[tuple[str, list[Block]]]:
 
 def _results(runs: Sequence[Run]) -> list[Block]:
     methods = by_method(runs)
-    # What was scored on held-out tasks comes first.
+    # Scores on held-out tasks come first.
     places = {"test": 0, "validation": 1}
     metrics = sorted(
         dict.fromkeys(name for run in runs for name in _final(run)),
         key=lambda name: places.get(name.partition("/")[0], 2),
     )
-    # One number of digits for a whole column, so that its values can be compared at a glance.
+    # The same number of digits for a whole column, so that its values can be compared at a glance.
     digits = {name: shared_digits(*(final[name] for final in map(_final, runs) if name in final)) for name in metrics}
     rows = [
         [method, len(own), meta_step_range(own), time_of(own), *(_cell(own, name, digits[name]) for name in metrics)]
@@ -85,7 +85,7 @@ def _results(runs: Sequence[Run]) -> list[Block]:
         Tile("Methods", str(len(methods))),
         Tile("Meta-seeds", str(len({run.seed for run in runs}))),
     ]
-    # Of one run there is nothing to count.
+    # With a single run there is nothing to count.
     final = [Tile(name, number(value, digits[name])) for name, value in _final(runs[0]).items() if math.isfinite(value)]
     final.sort(key=lambda tile: metrics.index(tile.label))
     tiles = [*(counts if len(runs) > 1 or not final else final[:3]), took]
@@ -97,7 +97,7 @@ def _results(runs: Sequence[Run]) -> list[Block]:
 
 
 def _headline(methods: Mapping[str, Sequence[Run]], metrics: Sequence[str]) -> list[Block]:
-    """Who ends where, on one axis: several methods, by the first score that all have."""
+    """Compare several methods on one axis, by the first metric that all of them have."""
     for metric in metrics:
         found = {method: _scores(own, metric) for method, own in methods.items()}
         if len(found) > 1 and all(found.values()):
@@ -109,8 +109,10 @@ def _headline(methods: Mapping[str, Sequence[Run]], metrics: Sequence[str]) -> l
 
 
 def _scores(runs: Sequence[Run], metric: str) -> dict[Any, dict[Any, float]]:
-    """Meta-seed -> run -> the final value of a metric: two runs of one meta-seed are no more independent than two of
-    its tasks are. Nothing where a run lacks it, or has ended with a number that is none."""
+    """Return meta-seed -> run -> the final value of a metric; empty if a run lacks it or its value is not finite.
+
+    Runs are nested in meta-seeds because two runs of one meta-seed are no more independent than two of its tasks.
+    """
     nested: dict[Any, dict[Any, float]] = {}
     for run in runs:
         value = _final(run).get(metric, math.nan)
@@ -121,7 +123,7 @@ def _scores(runs: Sequence[Run], metric: str) -> dict[Any, dict[Any, float]]:
 
 
 def _differences(methods: Mapping[str, Sequence[Run]], metrics: Sequence[str]) -> list[Block]:
-    """The first method against each other one, paired over the meta-seeds that both have, where these are several."""
+    """Compare every other method with the first, paired over the meta-seeds that both have, if there are several."""
     (first, own), *others = methods.items()
     rows: list[list[Cell]] = []
     for name, theirs in others:

@@ -1,4 +1,4 @@
-"""One HTML page that needs nothing but itself: no request leaves it, and its own policy forbids any.
+"""One self-contained HTML page: it makes no requests, and its content security policy forbids any.
 
     page = Page("Omniglot", "20-way, 100 steps").add(Section("Accuracy").add(table, figure))
     page.write(Path("report.html"))
@@ -32,7 +32,7 @@ from warpgrad.version import __version__
 
 
 class Page:
-    """A title, a line below it, and sections."""
+    """A page with a title, a subtitle, and sections."""
 
     def __init__(self, title: str, subtitle: str = "") -> None:
         self.title = title
@@ -44,9 +44,9 @@ class Page:
         return self
 
     def html(self) -> str:
-        """The whole page."""
+        """Return the whole page as HTML."""
         context = self._context()
-        # The sections come first: they make the table of contents, which stands before them.
+        # The sections are rendered first, because they fill the table of contents that precedes them.
         content = Markup("").join(section.render(context) for section in self.sections)
         charts = [block for block in self._blocks() if isinstance(block, Chart)]
         style = _resource("page.css") + _colours()
@@ -60,12 +60,12 @@ class Page:
             seeds=list(dict.fromkeys(seed for chart in charts for seed in chart.seeds)),
             version=__version__,
             policy=_policy(style, script, library),
-            # The project's own, and the library; they must stand in the page letter by letter.
+            # The project's own files and the library, which must be in the page verbatim.
             style=Markup(style),
             script=Markup(script),
             library=Markup(library),
         )
-        # Plain text: the methods of `Markup` escape what they are given.
+        # A plain string, because the methods of `Markup` escape their arguments.
         return str(page)
 
     def _blocks(self) -> Iterator[Block]:
@@ -73,7 +73,7 @@ class Page:
             yield from section.all()
 
     def _context(self) -> PageContext:
-        """One look for each method of the page; the reader chooses among those that stand in more than one place."""
+        """Assign one look to each method on the page; the reader can hide those that occur in more than one block."""
         shown = [list(dict.fromkeys(block.methods)) for block in self._blocks() if isinstance(block, Chart | Forest)]
         looks = appearances(list(dict.fromkeys(method for methods in shown for method in methods)))
         named = [
@@ -86,13 +86,13 @@ class Page:
         return PageContext(Outline(), looks, selectable if len(selectable) > 1 else ())
 
     def write(self, path: Path) -> Path:
-        """Write the page to `path`, whole or not at all."""
-        # A file name that is no valid text must not cost the whole report.
+        """Write the page atomically to `path`."""
+        # A file name that is not valid text must not make the whole report fail.
         write_bytes(path, self.html().encode("utf-8", errors="replace"))
         return path
 
     def write_figures(self, directory: Path) -> list[Path]:
-        """Write every figure and chart to a file of its own, named after its section and its place there."""
+        """Write every figure and chart to a separate file, named after its section and its position there."""
         looks, written = self._context().looks, []
         for section in self.sections:
             images = [
@@ -113,7 +113,7 @@ def _resource(name: str) -> str:
 
 
 def _colours() -> str:
-    """The palette as the style sheet and the script know it: one variable and one class for each colour."""
+    """Return the palette as CSS for the style sheet and the script: one variable and one class per colour."""
     light, dark = (
         "".join(f"--c{place}: {colour}; " for place, colour in enumerate(palette))
         for palette in (PALETTE, DARK_PALETTE)
@@ -124,7 +124,7 @@ def _colours() -> str:
 
 @cache
 def _library() -> str:
-    """The charts' library, as its Python package carries it; the package itself is not imported."""
+    """Return the JavaScript of the chart library from its Python package, without importing the package."""
     spec = find_spec("bokeh")
     if spec is None or spec.origin is None:
         raise WarpgradError("bokeh is not installed: pip install 'warpgrad[paper]'.")
@@ -133,10 +133,10 @@ def _library() -> str:
 
 
 def _policy(style: str, script: str, library: str) -> str:
-    """Forbid every request, and every script but those of this page, named by their digests.
+    """Return a policy that forbids every request, and every script except those of this page, given by their digests.
 
-    The library makes style elements as it draws, so on a page with charts any style is allowed; styles can ask nobody
-    for anything either.
+    The library creates style elements as it draws, so a page with charts allows any style; styles cannot make requests
+    either.
     """
     scripts = [f"'{_digest(text)}'" for text in (library, script) if text]
     return "; ".join(

@@ -1,7 +1,6 @@
-"""Pictures as data: `panels` draws a grid of small plots (maps, surfaces, images with lines) once for light pages and
-once for dark ones.
+"""Pictures as data: `panels` draws a grid of small plots, once for light pages and once for dark ones.
 
-Nothing outside this file, `charts.py` and `figures.py` draws with matplotlib.
+The plots are maps, surfaces, and images with lines. Only this file, `charts.py` and `figures.py` draw with matplotlib.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ class Line:
     """One line of a panel, or points where it has a `marker` and no `dash`."""
 
     points: ArrayLike
-    """[n, 2], or [n, 3] on a surface; none where the line stands in a legend alone."""
+    """[n, 2], or [n, 3] on a surface; empty if the line is only in a legend."""
     colour: str
     label: str = ""
-    """For the legend; lines without one are not in it."""
+    """Its text in the legend; lines without one are left out of it."""
     width: float = 1.2
     dash: str = "-"
     marker: str = ""
@@ -62,15 +61,15 @@ class Panel:
     log_y: bool = False
     spans: Sequence[Span] = ()
     contours: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None
-    """x, y and heights of a map, [n, m] each."""
+    """The x, y and heights of a map, [n, m] each."""
     surface: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None
     """The same, drawn in three dimensions."""
     image: ArrayLike | None = None
-    """Pixels; lines are in their coordinates."""
+    """Pixels; lines use pixel coordinates."""
     plane: bool = False
-    """Both axes are coordinates of one plane: a unit is as long on both."""
+    """Whether both axes are coordinates of one plane, so that a unit is equally long on both."""
     edge: float | None = None
-    """The axes are the square from −edge to edge, without ticks."""
+    """If given, both axes run from −edge to edge, without ticks."""
 
 
 def panels(
@@ -82,9 +81,9 @@ def panels(
     shared: bool = False,
     legend: Sequence[Line] = (),
 ) -> Figure:
-    """Panels in rows and columns; with `shared`, all have the axes of the first, so that they can be compared.
+    """Draw panels in rows and columns; with `shared`, all use the axes of the first, so that they can be compared.
 
-    The legend shows the lines of `legend`, whose points are not drawn; without them there is none.
+    The legend shows the lines of `legend`, whose points are not drawn; without them there is no legend.
     """
     light, dark = (_drawn(rows, size, shared, legend, dark=dark) for dark in (False, True))
     return Figure(light, alt, caption, dark)

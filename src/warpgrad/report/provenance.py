@@ -1,4 +1,4 @@
-"""Where numbers come from: the settings of runs, and all that is needed to repeat them."""
+"""Where numbers come from: the settings of runs, and everything needed to reproduce them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HASH = re.compile("[0-9a-f]{7,64}")
 
 
 def configuration(runs: Sequence[Run]) -> list[Block]:
-    """What all runs share once, and what differs between them run by run."""
+    """Show the settings that all runs share once, and those that differ for each run."""
     configs = [{name: shown(value) for name, value in dotted(run.config).items()} for run in runs]
     names = list(dict.fromkeys(name for config in configs for name in config))
     shared = {name: configs[0].get(name) for name in names if len({config.get(name) for config in configs}) == 1}
@@ -37,7 +37,7 @@ def configuration(runs: Sequence[Run]) -> list[Block]:
 
 
 def repetition(runs: Sequence[Run]) -> list[Block]:
-    """Command, seed, preset, commit, versions, hardware and wall time of every run."""
+    """Show the command, seed, preset, commit, versions, hardware and wall time of every run."""
     places: dict[str, tuple[str, dict[str, Any]]] = {}
     rows: list[list[Cell]] = []
     changed = 0
@@ -86,7 +86,7 @@ def repetition(runs: Sequence[Run]) -> list[Block]:
 
 
 def _short(commit: str) -> str:
-    """The beginning of the hash, and whatever mark follows it: that the source was changed must not be cut off."""
+    """Shorten the hash but keep the mark that may follow it, which says that the source was changed."""
     return re.sub(r"^([0-9a-f]{12})[0-9a-f]*", r"\1", commit)
 
 
@@ -98,7 +98,7 @@ def _command(run: Run) -> str:
 
 
 def meta_step_range(runs: Sequence[Run]) -> str:
-    """The number of meta-steps, or their range."""
+    """Return the number of meta-steps of the runs, or its range."""
     steps = sorted({run.summary["steps"] for run in runs if is_number(run.summary.get("steps"))})
     if not steps:
         return UNKNOWN
@@ -106,6 +106,6 @@ def meta_step_range(runs: Sequence[Run]) -> str:
 
 
 def time_of(runs: Sequence[Run]) -> str:
-    """The mean wall time of a run."""
+    """Return the mean wall time of the runs."""
     seconds = [run.summary["wall_seconds"] for run in runs if is_number(run.summary.get("wall_seconds"))]
     return duration(sum(seconds) / len(seconds)) if seconds else UNKNOWN

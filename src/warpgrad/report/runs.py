@@ -1,9 +1,9 @@
-"""Reading a run directory, the contract between running and reporting.
+"""Reads run directories, the contract between running and reporting.
 
 config.json      every setting
 metrics.jsonl    one object per meta-step, with "step" in it; append-only
 summary.json     experiment, method, preset, seed, steps, metrics (of the final evaluation), wall_seconds,
-                 versions, commit, hardware, command; stopped, where it ended before its last meta-step
+                 versions, commit, hardware, command; stopped, if it ended before its last meta-step
 figures/         PNG and SVG
 """
 
@@ -29,7 +29,7 @@ class Run:
     summary: dict[str, Any]
     metrics: list[dict[str, Any]]
     notes: tuple[str, ...] = ()
-    """What had to be left out on reading; a report says it."""
+    """Remarks about what could not be read, which a report repeats."""
 
     @property
     def experiment(self) -> str:
@@ -41,7 +41,7 @@ class Run:
 
     @property
     def preset(self) -> str:
-        """Empty for a run of a user's own program that names none."""
+        """The preset; empty for a run of a user's program that names none."""
         return str(self.summary["preset"] or "")
 
     @property
@@ -51,12 +51,12 @@ class Run:
 
     @property
     def name(self) -> str:
-        """For people: method, preset and seed."""
+        """Method, preset and seed, for display."""
         return ", ".join(filter(None, (self.method, self._preset, f"seed {self.seed}")))
 
     @property
     def title(self) -> str:
-        """What it is a run of, and is compared within."""
+        """Experiment and preset, within which runs are compared."""
         return ", ".join(filter(None, (self.experiment, self._preset)))
 
     @property
@@ -65,15 +65,15 @@ class Run:
 
     @property
     def figures(self) -> list[Path]:
-        """The images in `figures/`, by name."""
+        """The images in `figures/`, sorted by name."""
         folder = self.path / "figures"
         return sorted(file for file in folder.glob("*") if file.suffix.lower() in (".png", ".svg"))
 
 
 def read_run(path: Path, *, unfinished: bool = False) -> Run:
-    """Read a run directory. A last line of `metrics.jsonl` that was cut off is left out, and `notes` says so.
+    """Read a run directory; a truncated last line of `metrics.jsonl` is left out, and `notes` says so.
 
-    With `unfinished`, a run that has no summary yet is read as far as it has got.
+    With `unfinished`, a run that has no summary yet is read as far as it has come.
     """
     require(path.is_dir(), f"{path} is not a run directory; give the folder that `warpgrad run` wrote.")
     config = _object(path / "config.json", "it holds the run's settings; start the run again with --fresh")
@@ -98,7 +98,7 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
 
 
 def _going_on(path: Path, config: dict[str, Any]) -> Run:
-    """A run without a summary: what its settings say of it, and the metrics so far."""
+    """Return a run that has no summary yet, from its settings and the metrics so far."""
     metrics, notes = _metrics(path / "metrics.jsonl") if (path / "metrics.jsonl").exists() else ([], ())
     summary = {
         "experiment": config.get("experiment", config.get("group", "own runs")),
@@ -151,7 +151,7 @@ def _metrics(file: Path) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
             row, problem = None, str(error)
         if problem is None:
             metrics.append(row)
-        # Every whole line ends in a newline, so only what follows the last one can be half a line.
+        # Every complete line ends in a newline, so only what follows the last one can be incomplete.
         elif number == len(lines):
             return metrics, (f"The last line of {file.name} was cut off while it was written; it is left out.",)
         else:

@@ -1,4 +1,4 @@
-"""Tables of results: ours with its interval, the paper's figure beside it, the best one emphasised."""
+"""Tables of results: our value with its interval, the paper's beside it, and the best one emphasised."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Best = Literal["highest", "lowest"]
 
 @dataclass(frozen=True)
 class Value:
-    """A measured number. `paper` is the published one, a number or its text, e.g. `83.8 ± 1.9`."""
+    """A measured number; `paper` is the published one, a number or text such as `83.8 ± 1.9`."""
 
     mean: float | None
-    """None: not measured here; the paper's figure may still stand in the cell."""
+    """None if it was not measured here; the cell may still show the paper's number."""
     low: float | None = None
     high: float | None = None
     paper: float | str | None = None
@@ -27,12 +27,11 @@ class Value:
     digits: int | None = None
     signed: bool = False
     method: str = "interval"
-    """What `low` and `high` are, for the line below the table."""
+    """What `low` and `high` are, for the legend below the table."""
 
     @classmethod
     def of(cls, estimate: Estimate, *, paper: float | str | None = None, digits: int | None = None) -> Self:
-        """A cell from the statistics, with their verdict on the number of meta-seeds, and the interval where there are
-        enough of them."""
+        """Make a cell of an estimate, with its interval if there are enough meta-seeds, else marked indicative."""
         interval = estimate.interval
         shown = interval.bounded and not estimate.indicative
         return cls(
@@ -48,26 +47,26 @@ class Value:
 
     @property
     def text(self) -> str:
-        """The mean as it is printed."""
+        """The mean as printed."""
         return "–" if self.mean is None else number(self.mean, self.digits, signed=self.signed)
 
     @property
     def ends(self) -> str:
-        """The interval as it is printed; empty where there is none."""
+        """The interval as printed; empty if there is none."""
         if self.low is None or self.high is None:
             return ""
         return between(self.low, self.high, self.digits, signed=self.signed)
 
     @property
     def published(self) -> str | None:
-        """The paper's figure as it is printed."""
+        """The paper's number as printed."""
         if self.paper is None or isinstance(self.paper, str):
             return self.paper
         return number(self.paper, self.digits, signed=self.signed)
 
 
 Cell = Value | str | int | float | None
-"""A text, a number, a measured value, or None for an empty place."""
+"""A text, a number, a measured value, or None for an empty cell."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +78,15 @@ class Column:
     best: Best | None = None
     """Which value of this column is emphasised."""
     words: bool = False
-    """Set to the left and wrapped, as text is."""
+    """Whether to align the column left and wrap it, as text."""
 
 
 @dataclass(frozen=True)
 class Table(Block):
-    """Rows under columns; the first cell of a row names it.
+    """A table of rows and columns; the first cell of a row names it.
 
     `best_in_row` emphasises within each row, for tables with one method per column. Warning: the emphasis
-    marks the best mean as printed (ties share it); whether a difference is real is for a paired interval to say.
+    marks the best mean as printed (ties share it); only a paired interval tells whether a difference is real.
     """
 
     columns: Sequence[Column | str]
@@ -104,11 +103,11 @@ class Table(Block):
 
     @property
     def named_columns(self) -> list[Column]:
-        """The columns, also those that were given as a title alone."""
+        """The columns, including those that were given only as a title."""
         return [Column(column) if isinstance(column, str) else column for column in self.columns]
 
     def winners(self) -> set[tuple[int, int]]:
-        """The places (row, column) that are emphasised."""
+        """Return the positions (row, column) of the emphasised cells."""
         places = set[tuple[int, int]]()
         if self.best_in_row is not None:
             for i, row in enumerate(self.rows):
@@ -119,7 +118,7 @@ class Table(Block):
         return places
 
     def legend(self) -> str:
-        """Says what the marks in this very table mean, and nothing about marks that are not in it."""
+        """Explain the marks that occur in this table, and no others."""
         values = [cell for row in self.rows for cell in row if isinstance(cell, Value)]
         lines: list[str] = []
         if self.best_in_row is not None or any(column.best for column in self.named_columns):
@@ -135,7 +134,7 @@ class Table(Block):
 
 
 def _best(cells: Sequence[Cell], best: Best) -> list[int]:
-    """The places of the best measured values as they are printed; none where there is nothing to beat."""
+    """Return the indices of the best measured values as printed; empty if there is nothing to compare with."""
     numbers = {
         i: float(_rounded(cell)) for i, cell in enumerate(cells) if isinstance(cell, Value) and cell.mean is not None
     }

@@ -1,23 +1,23 @@
 """The one place where numbers become claims: paired differences, with intervals clustered by meta-seed.
 
-A score is known per meta-seed s, held-out task τ and (where there are any) start r. Everything that one
-meta-seed touches (split, φ, θ0) is shared by its tasks, so tasks of one meta-seed are not independent
-evidence: an interval over all tasks at once is far too narrow. The mean weighs every meta-seed alike,
+There is one score per meta-seed s, held-out task τ and (if there are any) start r. Everything that depends on
+the meta-seed (split, φ, θ0) is shared by its tasks, so tasks of one meta-seed are not independent
+evidence: an interval over all tasks at once is far too narrow. The mean gives every meta-seed equal weight,
 
     d̄ = 1/S Σ_s d_s,    d_s = mean over τ of mean over r of (a_{sτr} − b_{sτr}),
 
-and two intervals for it are given:
+and there are two intervals for it:
 
 - `interval`, the headline: Student's t over the S seed means, d̄ ± t_{S−1} · sd(d_s)/√S. With four to ten
-  seeds it keeps its 95 %: the seed means are near normal (each is an average over tasks) and t pays for
-  estimating their spread from few of them.
-- `bootstrap`, beside it: percentile interval of the hierarchical bootstrap (draw seeds, then tasks within
-  each, then starts). It assumes no normality, but S clusters bound the spread it can see: it falls short
-  of 95 % when S is small, unless tasks vary much more than seeds do. Read it as a check from 10 seeds on.
+  seeds it keeps its coverage of 95 %: the seed means are nearly normal (each is an average over tasks), and t
+  accounts for estimating their spread from so few.
+- `bootstrap`, beside it: the percentile interval of the hierarchical bootstrap (draw seeds, then tasks within
+  each, then starts). It does not assume normality, but S clusters limit the spread it can see: it covers less
+  than 95 % when S is small, unless tasks vary much more than seeds do. Use it as a check from 10 seeds on.
 
-Warning: below four meta-seeds a result is called indicative. With one meta-seed the tasks are the
-clusters, and the interval says nothing about another meta-training. Where all meta-seeds share the same
-held-out tasks, the interval is about new meta-seeds on those tasks. One single value has no spread: its
+Warning: with fewer than four meta-seeds a result is called indicative. With one meta-seed the tasks are the
+clusters, and the interval says nothing about another meta-training. If all meta-seeds share the same
+held-out tasks, the interval is about new meta-seeds on those tasks. A single value has no spread: its
 interval is unbounded.
 """
 
@@ -57,7 +57,7 @@ class Estimate:
     seed_means: tuple[float, ...]
     tasks_per_seed: tuple[int, ...]
     clustered_by: str
-    """What was taken as independent: `meta-seed`; with one meta-seed `task`; with one task `start`."""
+    """The unit taken as independent: `meta-seed`; with one meta-seed `task`; with one task `start`."""
     level: float
 
     @property
@@ -79,22 +79,22 @@ class Estimate:
         return f"{number(100 * self.level)} % interval, clustered by {self.clustered_by}"
 
     def digits(self) -> int | None:
-        """How many digits after the point print the mean and its interval alike."""
+        """Return the number of decimals to print the mean and its interval with."""
         ends = (self.interval.low, self.interval.high) if self.interval.bounded else ()
         return shared_digits(self.mean, *ends)
 
     def basis(self) -> str:
-        """What the numbers rest on, e.g. `10 meta-seeds × 10 held-out tasks`."""
+        """Say how much data there is, e.g. `10 meta-seeds × 10 held-out tasks`."""
         few, many = min(self.tasks_per_seed), max(self.tasks_per_seed)
         tasks = count(many, "held-out task") if few == many else f"{few} to {many} held-out tasks"
         return f"{count(self.seeds, 'meta-seed')} × {tasks}"
 
     def cell(self, digits: int | None = None) -> str:
-        """For a table: `83.4 [81.9 to 84.9]`, with `indicative` where it is."""
+        """Format the estimate for a table: `83.4 [81.9 to 84.9]`, followed by `indicative` if it is."""
         return self._cell(digits, signed=False)
 
     def sentence(self, *, unit: str = "", digits: int | None = None) -> str:
-        """For prose: the mean, its interval and what they rest on."""
+        """State the mean, its interval and how much data there is as a sentence."""
         digits = self.digits() if digits is None else digits
         head = f"Mean {number(self.mean, digits)}{_unit(unit)}"
         return self._qualified(f"{head} ({self._evidence(digits, signed=False)}).")
@@ -148,7 +148,7 @@ def paired_difference(
     resamples: int = 4000,
     key: int = 0,
 ) -> Difference:
-    """The mean of `first` − `second` over the same meta-seeds, held-out tasks and starts.
+    """Estimate the mean of `first` − `second` over the same meta-seeds, held-out tasks and starts.
 
     Args:
         first: Scores of the first method.
@@ -173,7 +173,7 @@ def paired_difference(
 def mean_interval(
     values: Values, *, name: str = "the scores", level: float = 0.95, resamples: int = 4000, key: int = 0
 ) -> Estimate:
-    """The mean of one method's scores, with the same clustering; never compare methods by such intervals."""
+    """Estimate the mean of one method's scores, with the same clustering; do not compare methods by such intervals."""
     return _summarise(scores_of(values, name), level, resamples, key)
 
 

@@ -1,4 +1,4 @@
-"""Numbers and durations as a person reads them; the same in every sentence and every report."""
+"""Human-readable numbers and durations, the same in every sentence and every report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MINUS = "−"
 
 
 def number(value: float, digits: int | None = None, *, signed: bool = False) -> str:
-    """`digits` after the point; without it four significant digits. `signed` writes the plus as well."""
+    """Format a number with `digits` decimals, or else four significant digits; `signed` also writes a plus."""
     if math.isnan(value):
         return "not a number"
     if math.isinf(value):
@@ -28,9 +28,9 @@ def number(value: float, digits: int | None = None, *, signed: bool = False) -> 
 
 
 def shared_digits(*values: float) -> int | None:
-    """How many digits after the point give the largest value four significant ones, to print all of them alike.
+    """Return the number of decimals that gives the largest value four significant digits, to print all alike.
 
-    None where such numbers would be unreadable: tiny, huge, zero or not finite.
+    None if the numbers would be unreadable that way: tiny, huge, zero or not finite.
     """
     size = max(abs(value) for value in values)
     if not 1e-3 <= size < 1e6:
@@ -39,12 +39,12 @@ def shared_digits(*values: float) -> int | None:
 
 
 def between(low: float, high: float, digits: int | None = None, *, signed: bool = False) -> str:
-    """The ends of an interval, e.g. `1.2 to 3.4`."""
+    """Format the ends of an interval, e.g. `1.2 to 3.4`."""
     return f"{number(low, digits, signed=signed)} to {number(high, digits, signed=signed)}"
 
 
 def duration(seconds: float) -> str:
-    """Wall time in the two largest units that matter, e.g. `2 h 05 min`."""
+    """Format a duration in its two largest units, e.g. `2 h 05 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -58,12 +58,12 @@ def duration(seconds: float) -> str:
 
 
 def count(quantity: int, noun: str, plural: str | None = None) -> str:
-    """`1 meta-seed`, `4 meta-seeds`."""
+    """Return a quantity with its noun in singular or plural, e.g. `1 meta-seed`, `4 meta-seeds`."""
     return f"{quantity} {noun if quantity == 1 else plural or noun + 's'}"
 
 
 def _scientific(text: str) -> str:
-    """`1.2e-05` as `1.2·10⁻⁵`."""
+    """Rewrite scientific notation, e.g. `1.2e-05` as `1.2·10⁻⁵`."""
     mantissa, mark, exponent = text.partition("e")
     if not mark:
         return text

@@ -14,7 +14,7 @@ from warpgrad.statistics.scores import PaddedScores
 
 
 def t_quantile(probability: float, degrees: int) -> float:
-    """The t with P(T ≤ t) = `probability`, for `degrees` degrees of freedom."""
+    """Return the t with P(T ≤ t) = `probability` for `degrees` degrees of freedom."""
     from scipy.special import stdtrit  # slow to import, and few commands state an interval
 
     require(0.0 < probability < 1.0, f"a quantile needs a probability between 0 and 1, not {probability}.")
@@ -24,7 +24,7 @@ def t_quantile(probability: float, degrees: int) -> float:
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval; unbounded where a single value gives no idea of the spread."""
+    """A confidence interval; unbounded if a single value gives no estimate of the spread."""
 
     low: float
     high: float
@@ -41,7 +41,7 @@ UNBOUNDED = Interval(-math.inf, math.inf)
 
 
 def t_interval(clusters: NDArray[np.float64], level: float) -> Interval:
-    """mean ± t_{n−1} · sd/√n over n independent values."""
+    """Return the interval mean ± t_{n−1} · sd/√n over n independent values."""
     size = len(clusters)
     if size < 2:
         return UNBOUNDED
@@ -51,7 +51,7 @@ def t_interval(clusters: NDArray[np.float64], level: float) -> Interval:
 
 
 def bootstrap_means(scores: PaddedScores, resamples: int, key: int) -> NDArray[np.float64]:
-    """d̄ of `resamples` draws of seeds, tasks within each drawn seed, and starts within each drawn task."""
+    """Return d̄ for `resamples` draws of seeds, tasks within each drawn seed, and starts within each drawn task."""
     random = np.random.default_rng(fold("bootstrap", key))
     seeds, tasks, starts = scores.padded.shape
     # Bounded memory, and chunks that stay in the processor's cache.
@@ -74,12 +74,12 @@ def bootstrap_means(scores: PaddedScores, resamples: int, key: int) -> NDArray[n
 
 
 def _below(uniform: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Uniform numbers in [0, 1) as integers in [0, count)."""
+    """Map uniform numbers in [0, 1) to integers in [0, count)."""
     return (uniform * counts[..., None]).astype(np.int64)
 
 
 def _leading_mean(values: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The mean of the first `count` entries along the last axis; the rest is padding."""
+    """Return the mean of the first `count` entries along the last axis; the rest is padding."""
     kept = np.arange(values.shape[-1]) < counts[..., None]
     total: NDArray[np.float64] = (values * kept).sum(axis=-1)
     return total / counts

@@ -16,7 +16,7 @@ _SHAPE = "give seed -> task -> score, or an array [seeds, tasks] or [seeds, task
 
 @dataclass(frozen=True)
 class PaddedScores:
-    """Scores [seeds, tasks, starts]; each seed may have its own tasks, each task its own number of starts."""
+    """Scores [seeds, tasks, starts]; seeds may have different tasks, and tasks different numbers of starts."""
 
     padded: NDArray[np.float64]
     """0 beyond a seed's tasks and beyond a task's starts."""
@@ -28,16 +28,16 @@ class PaddedScores:
     task_names: tuple[tuple[Hashable, ...], ...]
 
     def task_means(self) -> list[NDArray[np.float64]]:
-        """The mean over starts, per task of each seed."""
+        """Return the mean over starts, per task of each seed."""
         totals = self.padded.sum(axis=2)
         return [totals[seed, :tasks] / self.starts[seed, :tasks] for seed, tasks in enumerate(self.tasks.tolist())]
 
     def seed_means(self) -> NDArray[np.float64]:
-        """The mean over tasks, per seed."""
+        """Return the mean over tasks, per seed."""
         return np.array([means.mean() for means in self.task_means()])
 
     def clusters(self) -> tuple[str, NDArray[np.float64]]:
-        """What counts as independent: seeds; with one seed its tasks; with one task its starts."""
+        """Return the independent unit and its means: seeds; with one seed its tasks; with one task its starts."""
         if len(self.tasks) > 1:
             return "meta-seed", self.seed_means()
         if self.tasks[0] > 1:
@@ -60,7 +60,7 @@ def scores_of(values: Any, name: str) -> PaddedScores:
 
 
 def paired(first: PaddedScores, second: PaddedScores, names: tuple[str, str]) -> PaddedScores:
-    """`first` − `second`, cell by cell; refuses scores that are not over the same seeds, tasks and starts."""
+    """Return `first` − `second` elementwise; raise an error unless both have the same seeds, tasks and starts."""
     _same(first.seed_names, second.seed_names, names, "meta-seeds")
     rows = _places(first.seed_names, second.seed_names)
     columns = np.zeros(first.starts.shape, dtype=np.int64)
@@ -78,13 +78,13 @@ def paired(first: PaddedScores, second: PaddedScores, names: tuple[str, str]) ->
             f"{first.task_names[seed][task]!r} has {first.starts[seed, task]} and {second.starts[partner][seed, task]} "
             "starts; evaluate both from the same starts."
         )
-    # In the padding `partner` points anywhere; what it finds there is not kept.
+    # In the padding `partner` points to arbitrary entries, which are discarded.
     difference = np.where(real[..., None], first.padded - second.padded[partner], 0.0)
     return PaddedScores(difference, first.tasks, first.starts, first.seed_names, first.task_names)
 
 
 def _from_array(values: Any, name: str) -> PaddedScores:
-    """An array as scores, seeds and tasks named by their place."""
+    """Convert an array to scores, with seeds and tasks named by their index."""
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""`warpgrad sweep`: settings chosen by search on the validation split, each trial an ordinary run.
+"""`warpgrad sweep`: search for settings on the validation split; each trial is an ordinary run.
 
-Only `study.py` and `trials.py` need Optuna; it is an extra.
+Only `study.py` and `trials.py` need Optuna, which is an extra.
 """

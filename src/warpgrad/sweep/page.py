@@ -35,7 +35,7 @@ from warpgrad.sweep.space import sentence, space_to_json
 
 
 def study_page(sweep: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths, command: str) -> Page:
-    """`command` is the one that repeats the sweep, or goes on with it."""
+    """Build the page of a sweep; `command` is the command line that repeats or continues it."""
     search = "random search" if sweep.search == "random" else "TPE"
     title = f"Sweep of {sweep.experiment.name}: {sweep.config.method}"
     subtitle = (
@@ -95,7 +95,7 @@ def _table(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Section:
         [
             trial_name(trial.number),
             state_of(trial),
-            # A trial that another process has just started may not have its values yet.
+            # A trial that another process has just started may not have its settings yet.
             *(value_text(sweep.chosen(trial).get(name, "–")) for name in sweep.space),
             trial.user_attrs.get("error", ""),
         ]
@@ -109,7 +109,7 @@ def _table(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Section:
 
 
 def _scatter(sweep: Sweep, trials: Sequence[FrozenTrial], name: str, space: Space) -> Chart:
-    """Every complete trial a dot, the best one apart; pruned and failed ones, which have no value, at the worst."""
+    """Draw complete trials as dots, the best one apart; pruned and failed ones, which have no value, at the worst."""
     tried: dict[str, list[tuple[float, float]]] = {"complete": [], "pruned": [], "failed": [], "running": []}
     for trial in (*sweep.ranked(trials), *(one for one in trials if state_of(one) != "complete")):
         if name in trial.params:
@@ -141,7 +141,7 @@ def _scatter(sweep: Sweep, trials: Sequence[FrozenTrial], name: str, space: Spac
 
 
 def best_so_far(sweep: Sweep, trials: Sequence[FrozenTrial]) -> NDArray[np.float64]:
-    """After each trial, the best value until then; NaN before the first."""
+    """Return the best value up to each trial; NaN before the first complete one."""
     values = [trial.value if state_of(trial) == "complete" else None for trial in trials]
     best = np.fmin if sweep.direction == "minimise" else np.fmax
     found: NDArray[np.float64] = best.accumulate(np.array(values, dtype=np.float64))

@@ -1,4 +1,4 @@
-"""What a sweep is to make, its trials as Optuna keeps them, the best of them, and what is written about it."""
+"""The definition of a sweep, its trials as Optuna stores them, the best of them, and the sweep's files."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Prune:
     """Stop trials that are behind the median of the finished ones."""
 
     by: str | None = None
-    """The number in metrics.jsonl to go by; None for the sweep's metric at validation or else a loss."""
+    """The metric in metrics.jsonl to compare; None for the sweep's metric on validation tasks, or else a loss."""
     after: int = 5
-    """Trials that must be complete before any is stopped."""
+    """The number of trials that must be complete before any is stopped."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """All that decides which trials a sweep makes, and how they are judged."""
+    """Everything that determines which trials a sweep runs and how they are judged."""
 
     experiment: Experiment[Any]
     config: Config
@@ -53,22 +53,22 @@ class Sweep:
         return checked
 
     def chosen(self, trial: FrozenTrial) -> dict[str, Any]:
-        """The settings that a trial tries; perhaps none yet if another process has just started it."""
+        """Return the settings that a trial tries; possibly none yet if another process has just started it."""
         return {name: restored(self.space[name], value) for name, value in trial.params.items()}
 
     def ranked(self, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-        """The complete trials, best first; of equals the one that was first."""
+        """Return the complete trials, best first; ties keep their order."""
         complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
         return sorted(complete, key=lambda trial: trial.value or 0.0, reverse=self.direction == "maximise")
 
 
 def stored(value: Any) -> Any:
-    """A choice as Optuna keeps it, which knows no lists: as text."""
+    """Convert a choice to what Optuna stores: tuples, which it does not support, become text."""
     return json.dumps(value) if isinstance(value, tuple) else value
 
 
 def restored(space: Space, kept: Any) -> Any:
-    """The choice that is kept so."""
+    """Return the choice that was stored as `kept`, the inverse of `stored`."""
     choices = space.choices if isinstance(space, Choices) else ()
     return next((value for value in choices if isinstance(value, tuple) and stored(value) == kept), kept)
 
@@ -78,7 +78,7 @@ def trial_name(number: int) -> str:
 
 
 def direction_of(metric: str) -> Direction:
-    """Whether more or less is better, by the words in the metric's name."""
+    """Tell from the words in a metric's name whether more or less of it is better."""
     words = set(re.split(r"[^a-z]+", metric.lower()))
     less, more = bool(words & _LESS), bool(words & _MORE)
     require(
@@ -89,9 +89,9 @@ def direction_of(metric: str) -> Direction:
 
 
 def best_settings(sweep: Sweep, best: FrozenTrial) -> dict[str, Any]:
-    """The best trial as a file for `warpgrad run EXPERIMENT --config FILE`.
+    """Return the best trial's settings as the content of a file for `warpgrad run EXPERIMENT --config FILE`.
 
-    Without the split and the seed: the chosen settings are to be tested on the test split, with seeds of one's own.
+    The split and the seed are left out: the chosen settings are to be tested on the test split, with other seeds.
     """
     config = dataclasses.replace(sweep.config, **sweep.chosen(best))
     preset = vars(sweep.experiment.preset(config.preset, config.method))
@@ -102,7 +102,7 @@ def best_settings(sweep: Sweep, best: FrozenTrial) -> dict[str, Any]:
 
 
 def lines(sweep: Sweep, trials: Sequence[FrozenTrial], count: int = 10) -> tuple[list[str], list[list[str]]]:
-    """The best trials as a table for the terminal."""
+    """Return the best trials as the header and rows of a table for the terminal."""
     header = ["trial", f"{sweep.metric} (validation)", *sweep.space]
     rows = [
         [trial_name(trial.number), f"{trial.value:.4g}", *map(value_text, sweep.chosen(trial).values())]
@@ -116,18 +116,18 @@ def value_text(value: Any) -> str:
 
 
 def state_of(trial: FrozenTrial) -> str:
-    """`complete`, `pruned`, `failed` or `running`."""
+    """Return `complete`, `pruned`, `failed` or `running`."""
     return str(trial.state.name).lower().replace("fail", "failed")
 
 
 def summary(trials: Sequence[FrozenTrial]) -> str:
-    """How many trials there are of each state."""
+    """Say how many trials there are in each state."""
     states = Counter(map(state_of, trials))
     return ", ".join(f"{states[name]} {name}" for name in ("complete", "pruned", "failed", "running") if states[name])
 
 
 class SweepPaths:
-    """Where the files of a sweep are."""
+    """The paths of a sweep's files."""
 
     def __init__(self, root: Path, study: str) -> None:
         self.root, self.study = root, study

@@ -1,4 +1,4 @@
-"""The space of one sweep: what the experiment declares, changed by a file, without what the command line fixes."""
+"""The search space of a sweep: what the experiment declares, changed by a file, minus what the command line fixes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from warpgrad.experiments.settings_file import check_known, fitted, members, rea
 Described = dict[str, dict[str, Any]]
 
 _NOT_SWEPT = ("preset", "method", "seed", "device", "split")
-"""Settings that say what is compared, and on what."""
+"""Settings that define what is compared, and on what."""
 
 
 def sweep_space(
     experiment: Experiment[Any], config: Config, fixed: Set[str], path: Path | None = None
 ) -> dict[str, Space]:
-    """Setting -> what to choose it from. `fixed` are the settings that the command line names.
+    """Return setting -> what to choose it from, without the `fixed` settings, which the command line names.
 
-    Every end of a range and every choice must be a setting that the experiment accepts beside the fixed ones.
+    The experiment must accept every end of a range and every choice in combination with the fixed settings.
     """
     space = {name: choice for name, choice in experiment.spaces.get(config.method, {}).items() if name not in fixed}
     if path is not None:
@@ -48,7 +48,10 @@ def sweep_space(
 
 
 def read_space(path: Path, experiment: Declaration[Any]) -> dict[str, Space]:
-    """{"inner_lr": {"low": 0.01, "high": 1.0, "log": true}, "warp": {"choices": ["conv3x3", "linear"]}}"""
+    """Read a search space from a JSON file.
+
+    {"inner_lr": {"low": 0.01, "high": 1.0, "log": true}, "warp": {"choices": ["conv3x3", "linear"]}}
+    """
     kinds = setting_kinds(experiment)
     space: dict[str, Space] = {}
     for name, described in read_named(path).items():
@@ -78,7 +81,7 @@ def _parsed(described: Any, kind: Any) -> Space:
 
 
 def space_to_json(space: Mapping[str, Space]) -> Described:
-    """The space as a file would state it."""
+    """Return the space as it would be written in a file."""
     return {
         name: {key: list(value) if isinstance(value, tuple) else value for key, value in vars(choice).items()}
         for name, choice in space.items()
@@ -86,7 +89,7 @@ def space_to_json(space: Mapping[str, Space]) -> Described:
 
 
 def sentence(choice: Space) -> str:
-    """For people."""
+    """Describe in words what a setting is chosen from."""
     if isinstance(choice, Choices):
         return "one of " + ", ".join(str(value) for value in choice.choices)
     whole = "integers " if isinstance(choice, IntRange) else ""
@@ -98,9 +101,9 @@ def _changed(config: Config, changes: Mapping[str, Any]) -> Config:
 
 
 def validation_config(experiment: Declaration[Any], config: Config, *, named: bool = False) -> Config:
-    """The settings of a sweep's trials: what is chosen on the test split proves nothing on it.
+    """Return settings for trials on the validation split: settings chosen on the test split prove nothing there.
 
-    `named` says that the split of `config` was asked for.
+    `named` says that the user asked for the split of `config`.
     """
     splits = typing.get_args(setting_kinds(experiment).get("split"))
     require(

@@ -1,11 +1,11 @@
-"""A sweep's trials as an Optuna study, in a SQLite file of its own or in any database that several machines reach.
+"""A sweep's trials as an Optuna study, in a separate SQLite file or in any database that several machines can reach.
 
-Sampler, pruner and storage are Optuna's. Two things are added. What a trial tries depends on the seed, its number and
-the setting alone: Optuna's samplers draw from one stream, so every draw here gets a sampler of its own, seeded by
-these. And a trial that was left running is taken up again under its number, in its run directory, where Optuna would
-begin another. A trial carries the mark of the folder that it runs in, and the process that sees to it holds a lock in
-that folder, which the system frees when the process dies; so who finds the mark of its own folder and the lock free
-may take the trial.
+Sampler, pruner and storage are Optuna's. Two things are added. First, what a trial tries depends only on the seed, its
+number and the setting: Optuna's samplers draw from one stream, so every draw here gets a new sampler seeded by these.
+Second, a trial that was left running is resumed under its number, in its run directory, whereas Optuna would start
+another. A trial carries the mark of the folder that it runs in, and the process that runs it holds a lock in that
+folder, which the system frees when the process dies; so a process may take a trial that has the mark of its folder
+and whose lock is free.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from warpgrad.sweep.results import Sweep, SweepPaths, restored, stored, trial_na
 from warpgrad.sweep.space import space_to_json
 
 DEFINITION = "warpgrad"
-"""The study's attribute that says which sweep it is of."""
+"""The study's attribute that stores the definition of its sweep."""
 
 
 class SweepStudy:
@@ -60,7 +60,7 @@ class SweepStudy:
         self._folder = mark.read_text()
 
     def next_trial(self, total: int, *, take_over: bool = False) -> Trial | None:
-        """A trial to run: one that was left, else a new one while there are fewer than `total`; else None."""
+        """Return a trial to run: one that was left running, or a new one below `total` trials, or else None."""
         with self._turn:
             study = self._loaded()
             before = study.get_trials(deepcopy=False)
@@ -72,7 +72,7 @@ class SweepStudy:
                     return found
             if len(before) >= total:
                 return None
-            # With its mark from the first moment on, so that it can always be told whose it is.
+            # Created with its mark, so that its owner is known at any moment.
             study.add_trial(optuna.create_trial(state=TrialState.RUNNING, user_attrs={"folder": self._folder}))
             known = {trial.number for trial in before}
             (number,) = (
@@ -84,7 +84,7 @@ class SweepStudy:
             return self._opened(study, number)
 
     def chosen(self, trial: Trial) -> dict[str, Any]:
-        """What the trial tries, in the order of the space; drawn now unless it was before."""
+        """Return the settings that the trial tries, in the order of the space; they are drawn on the first call."""
         found = {}
         for name, space in self.sweep.space.items():
             trial.study.sampler = sampler(self.sweep, trial.number, name)
@@ -92,7 +92,7 @@ class SweepStudy:
         return found
 
     def end(self, trial: Trial, state: TrialState, value: float | None = None, **notes: Any) -> None:
-        """Put the end of a trial on record, with `notes` about it."""
+        """Record the end of a trial, with `notes` about it."""
         with self._turn:
             for name, note in notes.items():
                 trial.set_user_attr(name, note)
@@ -101,7 +101,7 @@ class SweepStudy:
             self._lock_file(trial.number).unlink(missing_ok=True)
 
     def trials(self) -> list[FrozenTrial]:
-        """All trials by number; those whose runs are here are compared with them, for a database has no checksums."""
+        """Return all trials by number, compared with their runs if those are here: a database has no checksums."""
         found = self._loaded().get_trials(deepcopy=False)
         for trial in found:
             if trial.state == TrialState.COMPLETE and (self.places.trial(trial.number) / "summary.json").exists():
@@ -128,7 +128,7 @@ class SweepStudy:
             lock.release()
 
     def _loaded(self) -> optuna.Study:
-        """A new object each time: it caches trials, and other processes may have added some."""
+        """Load the study as a new object, because it caches trials and other processes may have added some."""
         prune = self.sweep.prune
         pruner = NopPruner() if prune is None else MedianPruner(n_startup_trials=prune.after)
         first = sampler(self.sweep, 0, "")
@@ -139,7 +139,7 @@ class SweepStudy:
         return Trial(study, self._storage.get_trial_id_from_study_id_trial_number(study_id, number))
 
     def _claimed(self, number: int) -> bool:
-        """Whether this process got the trial's lock just now."""
+        """Try to lock a trial, and return whether this process has just got the lock."""
         try:
             if number not in self._held:
                 self._held[number] = locked(self._lock_file(number), "")
@@ -152,7 +152,7 @@ class SweepStudy:
         return self.places.directory / f".{trial_name(number)}.lock"
 
     def _check(self, study: optuna.Study) -> None:
-        """A study goes on only as the sweep it began as."""
+        """Check that a study is resumed with the definition of the sweep that it was started with."""
         sweep, name = self.sweep, self.places.study
         settings = runner.stored_settings(sweep.experiment, sweep.config)
         definition = {
@@ -177,7 +177,7 @@ class SweepStudy:
 
 
 def sampler(sweep: Sweep, number: int, name: str) -> BaseSampler:
-    """Optuna's sampler for one setting of one trial."""
+    """Return Optuna's sampler for one setting of one trial."""
     seed = fold(sweep.config.seed, "sweep", number, name) % 2**32  # what Optuna accepts
     return TPESampler(seed=seed) if sweep.search == "tpe" else RandomSampler(seed=seed)
 
@@ -192,7 +192,7 @@ def _suggested(trial: Trial, name: str, space: Space) -> Any:
 
 @contextmanager
 def open_study(sweep: Sweep, places: SweepPaths, storage: str | None = None) -> Iterator[SweepStudy]:
-    """The study of a sweep, in the database at the address `storage` or in a file of its own; closed afterwards."""
+    """Open the study of a sweep, in the database at the URL `storage` or in a separate file; close it afterwards."""
     optuna.logging.disable_default_handler()
     optuna.logging.enable_propagation()
     optuna.logging.set_verbosity(optuna.logging.WARNING)

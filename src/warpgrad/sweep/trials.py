@@ -1,14 +1,15 @@
-"""The trials themselves: ordinary runs in N processes of one thread, each in a directory of its own.
+"""The trials themselves: ordinary runs in N processes of one thread, each in a separate directory.
 
 | what happens to a trial                             | what it becomes                                                |
 |-----------------------------------------------------|----------------------------------------------------------------|
 | its run ends                                        | complete, with the metric on the validation split              |
 | NaN, infinity, a matrix that cannot be inverted     | failed: it counts, and is not repeated                         |
 | behind the median of the others, with pruning on    | pruned: its run is saved, stopped and kept                     |
-| anything else goes wrong (disk, data, out of memory)| the sweep stops; the same command takes the trial up again     |
-| the sweep is stopped or killed                      | taken up again by the same command, from its last checkpoint   |
+| anything else goes wrong (disk, data, out of memory)| the sweep stops; the same command resumes the trial            |
+| the sweep is stopped or killed                      | resumed by the same command, from its last checkpoint          |
 
-A kill of the sweep alone ends its runs too, saved. Those that are still ending are waited for, not started twice.
+If only the sweep is killed, its runs save and end too. A new sweep waits for those that are still ending instead of
+starting them twice.
 """
 
 from __future__ import annotations
@@ -37,23 +38,23 @@ from warpgrad.training.run_directory import LOCK
 Command = Callable[[Any, Any, Path], list[str]]
 
 TENTHS = 10
-"""A run is looked at after every tenth of its meta-steps but the first, which is nearly all chance, and the last."""
+"""A run is judged after every tenth of its meta-steps except the first, which is mostly chance, and the last."""
 LOOK_SECONDS = 1.0
 LOSSES = ("task_loss_last", "meta_loss", "task_loss")
-"""What methods record of their meta-training; the first one that is there is used where there is no validation."""
+"""Losses that methods record during meta-training; without validation, the first one present is used."""
 
 
 class TrialReports:
-    """The reports of one trial, made from its metrics.jsonl: each (meta-steps, mean over the last tenth), once.
+    """The reports of one trial, made once each from its metrics.jsonl: (meta-steps, mean over the last tenth).
 
-    A report depends on what the run wrote and not on when it was looked at, so that a run too fast to be stopped is
-    judged like any other. Reports are turned round where the study's metric is better the other way.
+    A report depends on what the run wrote and not on when the file was read, so that a run too fast to be stopped is
+    judged like any other. The sign of a report is flipped if the study's metric is better in the other direction.
     """
 
     def __init__(
         self, file: Path, meta_steps: int, metric: str, direction: Direction, *, by: str | None, reported: set[int]
     ) -> None:
-        """`metric` and `direction` are the study's; `reported` the steps of reports that were made before."""
+        """Prepare the reports; `metric` and `direction` are the study's, `reported` the steps reported before."""
         self.file = file
         self._names = (f"validation/{metric}", *LOSSES) if by is None else (by,)
         self.window = max(1, meta_steps // TENTHS)
@@ -62,8 +63,10 @@ class TrialReports:
         self._looked = -math.inf
 
     def reports(self, *, now: bool = True) -> Iterator[tuple[int, float]]:
-        """Those that have become due. Unless `now`, at most once in LOOK_SECONDS: the whole file is read, because a
-        run that is resumed cuts it back first."""
+        """Yield the reports that have become due; unless `now`, check at most once in LOOK_SECONDS.
+
+        Each check reads the whole file, because a run that is resumed truncates it first.
+        """
         early = not now and time.monotonic() - self._looked < LOOK_SECONDS
         if early or not self._due or not self.file.exists():
             return
@@ -89,14 +92,14 @@ class TrialReports:
 
 @dataclass
 class Active:
-    """A trial that this process sees to."""
+    """A trial that this process runs."""
 
     trial: Trial
     config: Config
     directory: Path
     watch: TrialReports | None
     worker: Worker | None = None
-    """None while a run that outlived its sweep still has the directory."""
+    """None while a run that outlived its sweep still occupies the directory."""
 
     @property
     def taken(self) -> bool:
@@ -105,7 +108,7 @@ class Active:
 
 
 class Workers:
-    """`workers` trials at a time, until there are `total`."""
+    """Runs `workers` trials at a time, until there are `total`."""
 
     def __init__(self, study: SweepStudy, *, say: Callable[[str], None], command: Command = python_command) -> None:
         self.study, self.say, self.command = study, say, command
@@ -115,10 +118,10 @@ class Workers:
         ask = True
         try:
             with Interrupts() as interrupts:
-                # Signals wait while the record is written; they are heard in between.
+                # Signals are held back while the study is written, and handled in between.
                 interrupts.hold()
                 while True:
-                    # Asking is a query to a database that others use: once for every place that becomes free.
+                    # Asking queries a shared database, so it happens once for every worker that becomes free.
                     while ask and len(active) < workers:
                         trial = self.study.next_trial(total, take_over=take_over)
                         ask = trial is not None
@@ -147,7 +150,7 @@ class Workers:
         return Active(trial, config, directory, watch)
 
     def _ended(self, one: Active) -> bool:
-        """See to a trial; whether that is done."""
+        """Advance a trial, and return whether it has ended."""
         if one.worker is None:
             if not one.taken:
                 one.worker = Worker(self.command(self.study.sweep.experiment, one.config, one.directory))

@@ -1,12 +1,12 @@
-"""Pretrained warps, each with a card that says what it was made from.
+"""Pretrained warps, each with a card that says how it was made.
 
     wg.zoo.names()                                         # what comes with the package
     print(wg.zoo.card("omniglot-warp-leap-32"))            # data, settings, numbers, commit
     method = wg.zoo.load("omniglot-warp-leap-32")          # the network with θ0 and φ, and the rule that adapts it
     fitted = wg.adapt(method.learner, task, rule=method.rule, steps=100)
 
-An entry is a folder with two files: `weights.safetensors`, which `wg.save` or a run wrote, and `card.json`. Some also
-keep the meta-losses of their run, `metrics.jsonl.xz`, so that it can be carried on. `python -m warpgrad.zoo` makes an
+An entry is a folder with two files: `weights.safetensors`, written by `wg.save` or a run, and `card.json`. Some also
+keep the meta-losses of their run, `metrics.jsonl.xz`, so that it can be resumed. `python -m warpgrad.zoo` makes an
 entry from a run and the record of its results.
 """
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from warpgrad.algorithms.method import Method
 
 ENTRIES = Path(__file__).parent / "entries"
-"""The entries that come with the package, a folder each."""
+"""The entries that come with the package, one folder each."""
 WEIGHTS, CARD, METRICS = "weights.safetensors", "card.json", "metrics.jsonl.xz"
 
 
 @dataclass(frozen=True)
 class Card:
-    """Where the weights of an entry come from. As text it is a page of Markdown.
+    """Where the weights of an entry come from; `str(card)` is a page of Markdown.
 
     Example:
         >>> card = wg.zoo.card("synthetic-long")
@@ -51,23 +51,23 @@ class Card:
     seed: int
     meta_steps: int
     processor_seconds: float
-    """Of meta-training, on one core."""
+    """Processor time of meta-training, on one core."""
     data: Mapping[str, str]
-    """`name`, `source` and `licence` of the data, and their `sha256` where there is a data set."""
+    """`name`, `source` and `licence` of the data, and their `sha256` if there is a data set."""
     settings: Mapping[str, Any]
     """Every setting of the run, as in its config.json."""
     numbers: Mapping[str, float]
-    """What the run gave on held-out tasks, as it stands on record."""
+    """The run's results on held-out tasks, as in the record."""
     record: Mapping[str, str]
     """The `file` with the record, and the `row` and `commit` of the run there."""
     commit: str
-    """The source that made these very weights."""
+    """The commit of the source that made these weights."""
     command: str
-    """What makes the run again."""
+    """The command that reproduces the run."""
     versions: Mapping[str, str]
     hardware: Mapping[str, Any]
     weights_sha256: str
-    """Of the file with the weights."""
+    """Checksum of the file with the weights."""
 
     def __str__(self) -> str:
         rows = {
@@ -96,7 +96,7 @@ class Card:
 
 
 def names(folder: str | Path | None = None) -> list[str]:
-    """The entries that come with the package, or those in a folder.
+    """Return the names of the entries that come with the package, or of those in a folder.
 
     Example:
         >>> "synthetic-long" in wg.zoo.names()
@@ -108,7 +108,7 @@ def names(folder: str | Path | None = None) -> list[str]:
 
 
 def card(name: str, folder: str | Path | None = None) -> Card:
-    """The card of an entry: data, settings, numbers, commit.
+    """Return the card of an entry: data, settings, numbers, commit.
 
     Args:
         name: One of `names()`.
@@ -126,7 +126,7 @@ def card(name: str, folder: str | Path | None = None) -> Card:
 
 
 def load(name: str, folder: str | Path | None = None, *, device: torch.device | str = "cpu") -> Method:
-    """Build the network of an entry and give back its method: learner with θ0 and φ, rule, objective, initialiser.
+    """Build the network of an entry and return its method: learner with θ0 and φ, rule, objective, initialiser.
 
     Args:
         name: One of `names()`.
@@ -149,7 +149,7 @@ def load(name: str, folder: str | Path | None = None, *, device: torch.device | 
 
 
 def lay_out(name: str, directory: str | Path, folder: str | Path | None = None) -> None:
-    """Put the run of an entry into a directory, from where its command carries it on; one that is there stays.
+    """Write the run of an entry into a directory, where its command resumes it; an existing run is left alone.
 
     Example:
         >>> wg.zoo.lay_out("synthetic-long", folder / "run")
@@ -163,12 +163,12 @@ def lay_out(name: str, directory: str | Path, folder: str | Path | None = None) 
     weights = _whole(entry / WEIGHTS, found)
     write_bytes(directory / "metrics.jsonl", lzma.decompress(read_bytes(entry / METRICS)))
     write_bytes(directory / "checkpoints" / f"step-{found.meta_steps:08d}.safetensors", weights)
-    # The settings come last: with them there, the run is whole.
+    # The settings are written last: once they exist, the run is complete.
     write_json(directory / "config.json", found.settings, seal=True)
 
 
 def _whole(path: Path, found: Card) -> bytes:
-    """The bytes of the weights, which must be those that the card speaks of."""
+    """Return the bytes of the weights after checking them against the card's checksum."""
     weights = read_bytes(path)
     if hashlib.sha256(weights).hexdigest() != found.weights_sha256:
         raise DamagedError(f"{path} is not the file that the card beside it speaks of; install or copy it again.")

@@ -1,11 +1,11 @@
-"""Make an entry of the zoo from a finished run and the record that its numbers stand in.
+"""Make an entry of the zoo from a finished run and the record that contains its numbers.
 
     warpgrad run synthetic --preset long
     python -m warpgrad.zoo runs/synthetic/long-warpgrad-seed0 --name synthetic-long \\
         --record results/synthetic-long.json --with-metrics
 
-The run must be one that anybody can make again: from a commit, under settings that are on record, with the record's
-own numbers. `--out` names a folder other than the package's own; `wg.zoo.load(name, folder=...)` reads it.
+The run must be one that anybody can reproduce: made from a commit, with settings that are in the record and with the
+same numbers. `--out` names a folder other than the package's; `wg.zoo.load(name, folder=...)` reads it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from warpgrad.training.saving import load, save
 from warpgrad.zoo import CARD, ENTRIES, METRICS, WEIGHTS, Card
 
 LARGEST = 1_500_000
-"""Bytes of an entry's weights, at most: they come with every installation."""
+"""The maximum size of an entry's weights in bytes, since they come with every installation."""
 
 
 def make_entry(run: Path, name: str, record: Path, out: Path = ENTRIES, *, with_metrics: bool = False) -> Card:
-    """Write the weights and the card of a run into a folder of its own in `out`.
+    """Write the weights and the card of a run into a new folder in `out`.
 
     Args:
         run: The run directory.
@@ -68,7 +68,7 @@ def make_entry(run: Path, name: str, record: Path, out: Path = ENTRIES, *, with_
 
 
 def _weights(run: Path, config: Any) -> bytes:
-    """A run's method as `wg.save` writes it, without the states of optimisers."""
+    """Return a run's method as `wg.save` writes it, without the states of optimisers."""
     method = load(newest_checkpoint(run), find_builder(read_object(run / "config.json")["experiment"])(config).learner)
     with TemporaryDirectory() as folder:
         save(Path(folder) / WEIGHTS, method)
@@ -76,7 +76,7 @@ def _weights(run: Path, config: Any) -> bytes:
 
 
 def _on_record(settings: Mapping[str, Any], summary: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The numbers that the record has for these settings, which must be the run's own."""
+    """Return the numbers that the record has for these settings, which must equal those of the run."""
     found = read_record(path).find(settings_of(settings))
     if found is None:
         raise WarpgradError(f"{path} has no run under the settings of this one; put it on record first.")
@@ -84,7 +84,7 @@ def _on_record(settings: Mapping[str, Any], summary: Mapping[str, Any], path: Pa
     numbers = run.summary["metrics"]
     for name, value in summary["metrics"].items():
         require(
-            numbers.get(name) == float(f"{value:.7g}"),  # the digits of a record
+            numbers.get(name) == float(f"{value:.7g}"),  # records keep seven digits
             f"{name} is {value} in this run and {numbers.get(name)} on record in {path}: make the record again, too.",
         )
     return {
@@ -94,7 +94,7 @@ def _on_record(settings: Mapping[str, Any], summary: Mapping[str, Any], path: Pa
 
 
 def _data(config: Any, evaluation: Mapping[str, Any]) -> dict[str, str]:
-    """The data set of a run, as its own header describes it, or that there is none."""
+    """Describe the data set of a run by its header, or state that there is none."""
     if "data_sha256" not in evaluation:
         return {"name": "none", "source": "tasks drawn by the program", "licence": "none is needed"}
     header = open_prepared(config.data).header
