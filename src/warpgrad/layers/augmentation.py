@@ -1,7 +1,7 @@
-"""Two of the three ways of App. A to a warped model: augmentation and information compression.
+"""Two of App. A's three ways to build a warped model: augmentation and information compression.
 
-Both put new layers behind chosen modules of an existing model and leave its forward alone: in the place of
-module `m` comes a chain of `m` and the new layer. The third way, naming parts of a model as they are, is
+Both insert new layers after chosen modules of an existing model without touching its forward: module `m` is replaced by
+a chain of `m` and the new layer. The third way, naming existing parts of a model as warps, is
 `Learner(model, warp=...)`.
 
 Warning: names gain a level (`conv1.weight` becomes `conv1.task.weight`), a chosen module must return one
@@ -45,7 +45,7 @@ _NO_TENSOR = (
 
 
 def interleave(module: M, make_warp: MakeLayer, *, after: Selector | None = None, identity: bool = False) -> M:
-    """Model augmentation: a copy of `module` with warp-layers in it; all that was there stays θ.
+    """Return a copy of `module` with warp-layers added, while everything it had stays θ (model augmentation).
 
         interleave(convnet, conv_warp(3))                                         # an nn.Sequential of blocks
         interleave(resnet, conv_warp(1), after="layer*.conv1")
@@ -76,7 +76,7 @@ def interleave(module: M, make_warp: MakeLayer, *, after: Selector | None = None
 
 
 def compress(module: M, make_task: MakeLayer, *, after: Selector | None = None) -> M:
-    """Information compression: a copy of `module` in which all there was is φ, and new weak layers are θ.
+    """Return a copy of `module` in which everything it had is φ and new, weak layers are θ (information compression).
 
         compress(convnet, sized(Scale))                                  # a scale and a shift per channel
         compress(mlp, lambda name, m: nn.Linear(8, 8), after="hidden")
@@ -98,7 +98,7 @@ def compress(module: M, make_task: MakeLayer, *, after: Selector | None = None) 
 
 
 def sized(make: Callable[[int], nn.Module]) -> MakeLayer:
-    """A layer of the same width as the output of the module before it, e.g. `sized(Scale)`.
+    """Return a `MakeLayer` that calls `make` with the output width of the module before the layer, e.g. `sized(Scale)`.
 
     Example:
         >>> wg.sized(layers.Scale)("conv1", nn.Conv2d(3, 16, 3)).scale.shape
@@ -108,7 +108,7 @@ def sized(make: Callable[[int], nn.Module]) -> MakeLayer:
 
 
 def linear_warp(name: str, module: nn.Module) -> nn.Module:
-    """A linear warp-layer of the same width as the output of `module`.
+    """Return a linear warp-layer of the same width as the output of `module`.
 
     Example:
         >>> wg.linear_warp("fc", nn.Linear(2, 4)).weight.shape
@@ -118,7 +118,7 @@ def linear_warp(name: str, module: nn.Module) -> nn.Module:
 
 
 def conv_warp(kernel_size: int = 3, **options: Any) -> MakeLayer:
-    """Warp convolutions of the same width as the output of the module before them; see `convolutional_warp`.
+    """Return a `MakeLayer` for warp convolutions as wide as the output of the module before; see `convolutional_warp`.
 
     Example:
         >>> wg.conv_warp(3)("conv1", nn.Conv2d(1, 8, 3)).weight.shape
@@ -128,7 +128,7 @@ def conv_warp(kernel_size: int = 3, **options: Any) -> MakeLayer:
 
 
 def output_width(name: str, module: nn.Module) -> int:
-    """The number of channels or features that `module` returns, read from the last layer inside it that has one."""
+    """Return the number of channels or features of the output of `module`, read from its last layer that has one."""
     for part in reversed(list(module.modules())):
         for attribute in _WIDTHS:
             width = getattr(part, attribute, None)
@@ -153,7 +153,7 @@ class Chain(nn.Sequential):
 
 @dataclass(frozen=True)
 class _Slot:
-    """One place in a model; a module that is used in two places has two."""
+    """One place in a model; a module that is used in two places has two slots."""
 
     name: str
     parent: nn.Module
@@ -165,14 +165,14 @@ class _Slot:
 
     def replace(self, existing: str, added: str, layer: nn.Module) -> None:
         layers = OrderedDict([(existing, self.module), (added, layer)])
-        # Torch's own class where it will do, so that a saved model does not need this library.
+        # Use torch's class where possible, so that a saved model does not need this library.
         chain = nn.Sequential(layers) if _takes_one_input(self.module) else Chain(layers)
         chain.training = self.module.training
         setattr(self.parent, self.key, chain)
 
 
 def _slots(model: nn.Module) -> Iterator[_Slot]:
-    # Over parents, each once: a shared block is changed once, a layer used in two places at both of them.
+    # Visit each parent once: a shared block is changed once, a layer used in two places is changed in both.
     for path, parent in model.named_modules():
         for key, child in parent._modules.items():
             if child is not None:
@@ -206,7 +206,7 @@ def _selected(model: nn.Module, after: Selector | None) -> list[_Slot]:
 
 
 def _outermost(slots: list[_Slot], pattern: str) -> set[str]:
-    """The modules that a pattern fits, without those inside another that it fits."""
+    """Return the names of the modules that match a pattern, except those inside another module that matches."""
     found = {slot.name for slot in slots if fnmatchcase(slot.name, pattern)}
     if not found:
         near = difflib.get_close_matches(pattern, [slot.name for slot in slots], n=3, cutoff=0.3)
@@ -216,7 +216,7 @@ def _outermost(slots: list[_Slot], pattern: str) -> set[str]:
 
 
 def _made(model: nn.Module, slot: _Slot, make: MakeLayer, what: str) -> nn.Module:
-    """A new layer on the device, in the precision and in the mode of the module before it."""
+    """Return a new layer with the device, dtype and training mode of the module before it."""
     layer: Any = make(slot.name, slot.module)
     if not isinstance(layer, nn.Module):
         raise WarpgradError(f"{what} must return an nn.Module for '{slot.name}', not {type(layer).__name__}.")

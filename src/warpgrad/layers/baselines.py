@@ -1,4 +1,4 @@
-"""T-Nets and MT-Nets, every linear map as T·W with W adapted and T meta-learned (Lee and Choi, 2018); and CAVIA."""
+"""T-Nets and MT-Nets, whose linear maps are T·W with W adapted and T meta-learned (Lee and Choi, 2018); and CAVIA."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class TransformedLinear(nn.Linear):
 
 
 class MaskNoise(nn.Module):
-    """What decides on a task which rows of a layer's W are adapted: logistic noise, one number per row; the map is x.
+    """Logistic noise, one number per row of a layer's W, that decides which rows a task adapts; as a map, the identity.
 
-    As a task parameter with the start policy `fresh` it is drawn by the task's key. `warpgrad.rules.MaskedSGD`
-    reads it and never moves it.
+    As a task parameter with the start policy `fresh` it is drawn from the task's key. `warpgrad.rules.MaskedSGD` reads
+    it and never updates it.
     """
 
     def __init__(self, width: int) -> None:
@@ -41,7 +41,7 @@ class MaskNoise(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The difference of two Gumbel variables."""
+        """Draw logistic noise, which is the difference of two Gumbel variables."""
         with torch.no_grad():
             nn.init.uniform_(self.noise, 1e-6, 1.0 - 1e-6).logit_()
 
@@ -50,10 +50,10 @@ class MaskNoise(nn.Module):
 
 
 def t_net(network: nn.Sequential, *, masks: bool = False) -> nn.Sequential:
-    """A network of `warp_convnet` with a T after every convolution and after the head, all at the identity.
+    """Return a network of `warp_convnet` with a T, initially the identity, after every convolution and the head.
 
-    θ keeps its names and values, so at the start the T-Net is the network. T is a 1×1 convolution without bias,
-    between the convolution and what follows it in the block.
+    θ keeps its names and values, so at the start the T-Net computes the same as `network`. T is a 1×1 convolution
+    without bias, right after the convolution of the block.
 
     Args:
         network: Blocks that begin with a convolution `conv`, and a linear `head`.
@@ -96,9 +96,9 @@ CONTEXT = "*film.embedding"
 
 
 def cavia_net(network: nn.Sequential, *, context: int = 100, block: int = 3) -> nn.Sequential:
-    """A network of `warp_convnet` with a FiLM layer between batch-norm and activation of one block.
+    """Return a network of `warp_convnet` with a FiLM layer between batch-norm and activation of one block.
 
-    All else keeps its names and values, and with the context at 0 it is the network.
+    Everything else keeps its names and values, and with the context at 0 it computes the same as `network`.
 
     Args:
         network: Blocks called `block1`, `block2`, …, each with a `norm`.

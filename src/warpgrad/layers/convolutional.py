@@ -25,7 +25,7 @@ OMNIGLOT_ORDER: tuple[BlockPart, ...] = ("pool", "norm", "activation")
 def conv_block(
     in_channels: int, out_channels: int, *, order: Sequence[BlockPart] = FEW_SHOT_ORDER, stride: int = 1
 ) -> nn.Sequential:
-    """A 3×3 convolution, then batch-norm, ReLU and 2×2 max-pooling, those of them that `order` names.
+    """Return a 3×3 convolution followed by those of batch-norm, ReLU and 2×2 max-pooling that `order` names.
 
     Example:
         >>> tuple(layers.conv_block(3, 8)(torch.rand(2, 3, 8, 8)).shape)
@@ -41,7 +41,7 @@ def conv_block(
         not unknown and len(set(order)) == len(order),
         f"conv_block(order={tuple(order)}): name each of norm, activation, pool at most once.",
     )
-    # Batch-norm removes a bias, and max-pooling between the two lets it pass; a ReLU does not.
+    # Batch-norm removes a bias, also with max-pooling between the two, but not with a ReLU.
     linear = order[: order.index("activation")] if "activation" in order else order
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     layers["conv"] = nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias="norm" not in linear)
@@ -61,7 +61,7 @@ def warp_convnet(
     warp: MakeWarp | None = convolutional_warp,
     warp_blocks: int = 0,
 ) -> nn.Sequential:
-    """Task blocks with a warp after each, and a linear task head: `block1`, `warp1`, `block2`, …, `head`.
+    """Build task blocks with a warp after each and a linear task head: `block1`, `warp1`, `block2`, …, `head`.
 
     The defaults are the network of App. E for 28×28 images.
 
@@ -105,7 +105,7 @@ def warp_convnet(
 
 
 def warp_residual_block(in_channels: int, out_channels: int, *, stride: int = 1) -> nn.Sequential:
-    """A residual block shared between θ and φ: norm(shortcut(h) + norm_φ(conv_φ(block(h)))).
+    """Build a residual block shared between θ and φ: norm(shortcut(h) + norm_φ(conv_φ(block(h)))).
 
     The conv block, the shortcut (a 1×1 convolution where the shape changes) and the norm after the sum are
     task layers; the convolution and the norm at the end of the branch are warp.
@@ -127,9 +127,9 @@ def warp_residual_block(in_channels: int, out_channels: int, *, stride: int = 1)
 
 
 def warp_resnet(in_channels: int, outputs: int, *, widths: Sequence[int] = (64, 128, 256)) -> nn.Sequential:
-    """A task conv block, a `warp_residual_block` for each width, mean pooling and a linear task head.
+    """Build a task conv block, a `warp_residual_block` for each width, mean pooling and a linear task head.
 
-    Every block whose width differs from the one before it halves the image. Any image size.
+    Every block whose width differs from the one before it halves the image. Images may have any size.
 
     Example:
         >>> tuple(layers.warp_resnet(3, 10, widths=(4, 8))(torch.rand(2, 3, 16, 16)).shape)
@@ -149,7 +149,7 @@ def warp_resnet(in_channels: int, outputs: int, *, widths: Sequence[int] = (64, 
 
 
 def _output_features(body: nn.Sequential, in_channels: int, image_size: int) -> int:
-    """Ask the network itself; in eval mode, so that no statistics move."""
+    """Return the output width by running the network, in eval mode so that no statistics are updated."""
     was_training = body.training
     try:
         with torch.no_grad():

@@ -71,7 +71,7 @@ def hand_over(
     layers: int,
     keep_warps: dict[str, Any] | None = None,
 ) -> None:
-    """Write the folder, whole or not at all.
+    """Write the folder, completely or not at all.
 
     Args:
         folder: Where to; it must not be there yet.
@@ -112,7 +112,7 @@ def hand_over(
             begun.rename(folder)
         except BaseException as error:
             shutil.rmtree(begun, ignore_errors=True)
-            if isinstance(error, SafetensorError):  # how its writer says that the disk is full
+            if isinstance(error, SafetensorError):  # raised by its writer when the disk is full
                 raise WarpgradError(f"cannot write {folder}: {error}; fix that and repeat the command.") from error
             raise
 
@@ -130,7 +130,7 @@ def _save_head(path: Path, head: Head) -> None:
 
 
 def _with_warps(encoder: nn.Module, upper: nn.Module, layers: int) -> nn.Module:
-    """A copy of the encoder whose top layers are the warped ones as they are."""
+    """Return a copy of the encoder whose top layers are replaced by the warped ones, unmerged."""
     whole = copy.deepcopy(encoder)
     stack = layer_stack(encoder)
     own = cast(nn.ModuleList, whole.get_submodule(stack))

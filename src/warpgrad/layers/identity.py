@@ -19,11 +19,11 @@ _ZERO_AT_ZERO = (nn.Identity, nn.Dropout, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU
 
 
 def identity_(module: M) -> M:
-    """Set the parameters of `module` in place so that it returns its input exactly; returns the module.
+    """Set the parameters of `module` in place so that it returns its input exactly, and return the module.
 
-    Linear layers and convolutions become the identity matrix, scales become 1, a residual block gets a branch
-    whose last layer is zero, and sequences of those follow. Anything that could not be exact (batch-norm or
-    a non-linearity on the main path, channels or sizes that change) is an error.
+    Linear layers and convolutions become the identity matrix, scales become 1, a residual block gets a branch whose
+    last layer is zero, and the same holds inside sequences. Anything that could not be exact (batch-norm or a
+    non-linearity on the main path, channels or sizes that change) is an error.
 
     Warning: zero in the last layer of a branch means that the layers before it get their first gradient
     after the last one has moved.
@@ -74,7 +74,7 @@ def _check_convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> None:
 
 
 def zero_(module: nn.Module) -> None:
-    """Make a residual branch return zero through its last layer."""
+    """Make a residual branch return zero by setting its last layer to zero."""
     if isinstance(module, nn.Sequential):
         rest = [child for child in module if not isinstance(child, _ZERO_AT_ZERO)]
         if rest:

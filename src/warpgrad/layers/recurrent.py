@@ -26,8 +26,8 @@ class WarpLSTM(nn.Module):
         outputs, state = core(inputs)                # (time, batch, 8) -> (time, batch, 64)
         outputs, state = core(more_inputs, state)    # goes on where it was
 
-    The state is (h, c), each (2 · pairs, batch, hidden), in the order task, warp, task, warp, … The linear
-    task head of the figure is the user's own: what reads the outputs differs from problem to problem.
+    The state is (h, c), each (2 · pairs, batch, hidden), in the order task, warp, task, warp, … The linear task head of
+    the figure is left to the user, because it differs from problem to problem.
 
     Example:
         >>> outputs, state = layers.WarpLSTM(3, 5)(torch.rand(7, 2, 3))
@@ -86,7 +86,7 @@ _LINEAR_MAPS = {"rnn": 1, "lstm": 4}
 
 
 class HyperState(NamedTuple):
-    """What is carried from step to step.
+    """The state that is carried from step to step.
 
     Example:
         >>> state = layers.WarpHyperCell(3, 5, context_size=4).initial_state(torch.rand(2, 3))
@@ -141,7 +141,7 @@ class WarpHyperCell(nn.Module):
         self.bias = nn.Parameter(torch.empty(rows))
         self.reset_parameters()
         self.meta_lstm = Warp(nn.LSTMCell(input_size + hidden_size, self.context_size))
-        # The five P's stacked: one product instead of five.
+        # The five P's are stacked, so that one product replaces five.
         self.modulations = [hidden_size, rows, input_size, rows, rows]
         projection = nn.Linear(self.context_size, sum(self.modulations), bias=gate_bias is not None)
         if gate_bias is not None:
@@ -149,13 +149,13 @@ class WarpHyperCell(nn.Module):
         self.projection = Warp(projection)
 
     def reset_parameters(self) -> None:
-        """Draw W, V and b again; φ is left alone."""
+        """Redraw W, V and b; φ is left alone."""
         bound = 1 / math.sqrt(self.hidden_size)
         for parameter in (self.weight_ih, self.weight_hh, self.bias):
             nn.init.uniform_(parameter, -bound, bound)
 
     def initial_state(self, x: Tensor) -> HyperState:
-        """Zeros for the batch of `x`, (batch, input)."""
+        """Return a state of zeros for the batch of `x`, (batch, input)."""
         hidden = x.new_zeros(len(x), self.hidden_size)
         context = x.new_zeros(len(x), self.context_size)
         return HyperState((hidden,) if self.task == "rnn" else (hidden, hidden), (context, context))

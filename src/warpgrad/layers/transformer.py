@@ -4,14 +4,14 @@
     learner = Learner(warped)                            # θ: low-rank updates; φ: the warps; all else is constant
     plain = merge_transformer(adapted)                   # a model of the very class that was given
 
-A warp ω sits between a projection and the residual sum that it feeds: behind the output projection of the attention
-(`attention`), behind the second projection of the feed-forward block (`feed-forward`), or both. Between the two there
-is nothing but dropout, so a linear warp A h + a merges into the projection, W' = A W and b' = A b + a, and the merged
-model is one that plain transformers loads. A non-linear warp (two layers around a residual) does not: it stays a
-module, and `save_warped` and `load_warped` keep such a model. Warps begin as the identity map, low-rank updates as
-zero: the warped model begins as the one that was given.
+A warp ω sits between a projection and the residual sum that it feeds: after the output projection of the attention
+(`attention`), after the second projection of the feed-forward block (`feed-forward`), or both. Between the two there is
+nothing but dropout, so a linear warp A h + a merges into the projection, W' = A W and b' = A b + a, and plain
+transformers can load the merged model. A non-linear warp (two layers with a residual connection) cannot be merged: it
+stays a module, and `save_warped` and `load_warped` store such a model. Warps begin as the identity map and low-rank
+updates as zero, so the warped model begins as the one that was given.
 
-Nothing here imports transformers before a folder is read.
+This module does not import transformers until a folder is read.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ PROJECTIONS = {
 """The projections in front of the two residual sums of a layer, by their names inside it in the families of
 transformers: BERT, RoBERTa, ELECTRA; GPT-2; Llama, Mistral; BART, OPT; DistilBERT; MPNet; ModernBERT; GPT-NeoX."""
 SETTINGS = "warpgrad.json"
-"""Beside the weights of a model with non-linear warps: how to build it again."""
+"""The file beside the weights of a model with non-linear warps that says how to rebuild it."""
 
 _LAYER = re.compile(r"^(?P<stack>(?:.*\.)?[A-Za-z_]+)\.(?P<index>\d+)\.(?P<inside>.+)$")
 
 
 class LowRank(nn.Module):
-    """W x + b + scale · U (D x): a projection that stays, and θ = (D, U) of rank r beside it (LoRA).
+    """W x + b + scale · U (D x): a frozen projection, and θ = (D, U) of rank r beside it (LoRA).
 
-    D is drawn as a linear layer's weight is, U begins at zero, so that the sum begins as the projection itself.
+    D is drawn like the weight of a linear layer and U begins at zero, so that the sum begins as the projection itself.
     """
 
     def __init__(self, projection: nn.Module, rank: int, scale: float = 1.0) -> None:
@@ -88,14 +88,14 @@ def warp_transformer(
     on: str | Sequence[str] = ("attention", "feed-forward"),
     scale: float = 1.0,
 ) -> M:
-    """A copy of a Hugging Face encoder or decoder with warps and low-rank task parameters in some of its layers.
+    """Return a copy of a Hugging Face encoder or decoder with warps and low-rank task parameters in some layers.
 
         warp_transformer(bert, layers=2)                               # the top two layers
         warp_transformer(gpt2, after="feed-forward", warp="residual", hidden=64)
         warp_transformer(bert, layers=[4, 5], on=("attention.self.query", "attention.self.value"))
         warp_transformer(peft_model, rank=0)                           # θ is what peft left trainable
 
-    Marked for `Learner(...)`: φ is the warps, θ the low-rank updates, and whatever else was in the model is constant.
+    The copy is marked for `Learner(...)`: φ is the warps, θ the low-rank updates, and everything else is constant.
 
     Args:
         model: Any module with a stack of numbered layers; it is not changed.
@@ -146,9 +146,9 @@ def warp_transformer(
 
 
 def merge_transformer(model: M) -> M:
-    """A copy without warps and low-rank updates, which computes the same: both are multiplied into the projections.
+    """Return an equivalent copy without warps and low-rank updates: both are merged into the projections.
 
-    peft's own layers are merged by peft. A non-linear warp cannot be merged and is refused by name.
+    peft merges its own layers. A non-linear warp cannot be merged and raises an error that names it.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -186,30 +186,30 @@ def _without_warps(model: M) -> M:
 
 
 def _plain(module: nn.Module) -> nn.Module:
-    """A projection with what stands beside it added to its weight."""
+    """Return the bare projection with its low-rank update, `LowRank`'s or peft's, added to its weight."""
     if isinstance(module, LowRank):
         with torch.no_grad():
             update = module.scale * module.up @ module.down
             _set(module.projection, _matrix(module.projection) + update, _bias(module.projection))
         return module.projection
-    if callable(getattr(module, "get_base_layer", None)):  # a layer of peft's
+    if callable(getattr(module, "get_base_layer", None)):  # a peft layer
         cast(Any, module).merge()
         return cast(nn.Module, cast(Any, module).get_base_layer())
     return module
 
 
 def is_merged(model: nn.Module) -> bool:
-    """Whether nothing of this module is left in a model."""
+    """Return whether a model contains no warps and no low-rank updates."""
     return not any(isinstance(child, LowRank) or _is_chain(child) for child in model.modules())
 
 
 def mergeable(model: nn.Module) -> bool:
-    """Whether every warp is linear."""
+    """Return whether every warp of a model is linear."""
     return all(isinstance(list(child.children())[1], nn.Linear) for child in model.modules() if _is_chain(child))
 
 
 def save_warped(model: nn.Module, folder: str | Path, **settings: Any) -> None:
-    """Keep a warped Hugging Face model in a folder, warps as modules; `settings` as given to `warp_transformer`.
+    """Save a warped Hugging Face model with its warps as modules; `settings` are those given to `warp_transformer`.
 
     Warning: plain transformers cannot load it; `load_warped` can. A merged model has its own `save_pretrained`.
     """
@@ -225,7 +225,7 @@ def save_warped(model: nn.Module, folder: str | Path, **settings: Any) -> None:
 
 
 def load_warped(folder: str | Path) -> nn.Module:
-    """What `save_warped` kept."""
+    """Load a model that `save_warped` saved."""
     from safetensors.torch import load_file
 
     with naming_extras():
@@ -246,7 +246,7 @@ def load_warped(folder: str | Path) -> nn.Module:
 
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
-    """Transformers shows one for every file, and a local one is read or written in a moment."""
+    """Disable the progress bars of transformers, which shows one per file although local files take only a moment."""
     from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
     shown = is_progress_bar_enabled()
@@ -261,7 +261,7 @@ def without_progress_bars() -> Iterator[None]:
 def selected_projections(
     model: nn.Module, wanted: str | Sequence[str], layers: int | Sequence[int] | None, option: str = "after"
 ) -> list[str]:
-    """The full names of projections: by kind (`attention`, `feed-forward`) or by pattern inside a layer."""
+    """Return the full names of projections by kind (`attention`, `feed-forward`) or by pattern inside a layer."""
     patterns = [wanted] if isinstance(wanted, str) else list(wanted)
     if not patterns:
         raise WarpgradError(f"{option}=(): name at least one place, such as attention or feed-forward.")
@@ -287,7 +287,7 @@ def selected_projections(
 
 
 def layer_modules(model: nn.Module) -> dict[str, tuple[int, str]]:
-    """Full name -> (index of its layer, name inside the layer), of the longest numbered stack in a model."""
+    """Map full names to (index of the layer, name inside the layer) for the largest numbered stack in a model."""
     stacks = {name: child for name, child in model.named_modules() if isinstance(child, nn.ModuleList)}
     if not stacks:
         raise WarpgradError(
@@ -304,7 +304,7 @@ def layer_modules(model: nn.Module) -> dict[str, tuple[int, str]]:
 
 
 def layer_stack(model: nn.Module) -> str:
-    """The name of the numbered stack."""
+    """Return the name of the numbered stack of layers."""
     first = next(iter(layer_modules(model)))
     match = _LAYER.match(first)
     assert match is not None
@@ -325,12 +325,12 @@ def chosen_layers(present: Sequence[int], layers: int | Sequence[int] | None) ->
 
 
 def is_projection(module: nn.Module) -> bool:
-    """A linear layer, GPT-2's transposed one, or one of these inside a layer of peft's or `LowRank`."""
+    """Return whether a module is a linear layer, GPT-2's transposed one, or either inside a peft layer or `LowRank`."""
     return isinstance(module, nn.Linear | LowRank) or hasattr(module, "get_base_layer") or hasattr(module, "nf")
 
 
 def projection_sizes(name: str, module: nn.Module) -> tuple[int, int]:
-    """(width of the input, width of the output)."""
+    """Return (width of the input, width of the output)."""
     if isinstance(module, LowRank):
         module = module.projection
     if callable(getattr(module, "get_base_layer", None)):
@@ -343,7 +343,7 @@ def projection_sizes(name: str, module: nn.Module) -> tuple[int, int]:
 
 
 def _matrix(projection: nn.Module) -> Tensor:
-    """W [outputs, inputs]."""
+    """Return W as [outputs, inputs]."""
     weight = cast(Tensor, projection.weight)
     return weight.t() if hasattr(projection, "nf") else weight
 
@@ -359,7 +359,7 @@ def _set(projection: nn.Module, weight: Tensor, bias: Tensor | None) -> None:
 
 
 def _is_chain(module: nn.Module) -> bool:
-    """A projection with a warp behind it, as `interleave` makes it."""
+    """Return whether a module is a projection followed by a warp, as `interleave` builds it."""
     children = dict(module.named_children())
     return list(children) == ["task", "warp"] and (
         is_warp(children["warp"]) or isinstance(children["warp"], nn.Linear | Residual | nn.Sequential)

@@ -20,25 +20,25 @@ _SCALED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, _BatchNorm, nn.GroupNorm,
 _HOMOGENEOUS = (nn.Identity, nn.ReLU, nn.LeakyReLU, nn.Flatten)
 """f(c·h) = c·f(h) for c > 0."""
 ALIKE = 1e-3
-"""How far the two sizes may lie apart in the end, relative to one another: rounding, and the ε of a batch-norm."""
+"""How far the two sizes may differ in the end, relative to one another: rounding, and the ε of a batch-norm."""
 
 
 def root_mean_square(activations: Tensor) -> float:
-    """√(mean of h²) over examples, channels and locations."""
+    """Return √(mean of h²) over examples, channels and locations."""
     return math.sqrt(float(activations.detach().double().square().mean()))
 
 
 def keep_variance_(module: M, inputs: Tensor) -> M:
     """Scale the last weights of `module` in place, so that its outputs have the root mean square of its inputs.
 
-    The random weights of all layers stay, those of the last weighted one up to their size; its bias becomes 0, so that
-    the size of the outputs is in proportion to it. Where the last weighted layer is a norm, its gain is scaled. A
-    residual block gets a branch whose last layer is zero and so begins as its shortcut; scales begin at 1. It is the
-    measurement that counts, not a formula of fan-in: a 3×3 kernel that slides over 1×1 images meets padding in eight of
-    its nine places.
+    All layers keep their random weights, except that those of the last weighted layer are rescaled; its bias becomes 0,
+    so that the size of the outputs is proportional to its weights. Where the last weighted layer is a norm, its gain is
+    scaled. A residual block gets a branch whose last layer is zero and so begins as its shortcut; scales begin at 1.
+    The factor is measured rather than derived from the fan-in: a 3×3 kernel on 1×1 images meets padding in eight of its
+    nine places.
 
-    Batch-norm uses the statistics of `inputs`, and its running ones are left alone. Returns the module. An error names
-    what cannot be scaled, such as a tanh at the end, or a ReLU behind a residual block that is given negative numbers.
+    Batch-norm uses the statistics of `inputs`, and its running statistics are left alone. Returns the module. An error
+    names what cannot be scaled, such as a tanh at the end, or a ReLU after a residual block with negative inputs.
 
     Warning: zero in the last layer of a residual branch means that the layers before it get their first gradient
     after the last one has moved.
@@ -63,8 +63,8 @@ def keep_variance_(module: M, inputs: Tensor) -> M:
 
 
 def _prepared(module: nn.Module) -> Tensor | None:
-    """The weight to which the size of the outputs is in proportion, its own bias at 0; None where there is none, and
-    the size of the outputs is in proportion to that of the inputs."""
+    """Return the weight that the size of the outputs is proportional to, with its bias set to 0, or None where there
+    is none and the size of the outputs is proportional to that of the inputs."""
     if isinstance(module, nn.Sequential):
         for child in reversed(module):
             weight = _prepared(child)
@@ -87,7 +87,7 @@ def _prepared(module: nn.Module) -> Tensor | None:
 
 
 def _size_behind(module: nn.Module, inputs: Tensor) -> float:
-    # A copy: batch-norm would move its running statistics.
+    # Run a copy, because batch-norm would update its running statistics.
     return root_mean_square(copy.deepcopy(module).train()(inputs))
 
 

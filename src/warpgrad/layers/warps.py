@@ -16,7 +16,7 @@ from warpgrad.model.partition import Warp
 
 
 class Residual(nn.Module):
-    """shortcut(h) + branch(h), with the identity as the shortcut where none is given.
+    """shortcut(h) + branch(h), with the identity as the default shortcut.
 
     Example:
         >>> layers.Residual(nn.ReLU())(torch.tensor([-1.0, 2.0]))
@@ -33,10 +33,10 @@ class Residual(nn.Module):
 
 
 class Scale(nn.Module):
-    """Per-channel h ⊙ (1 + scale) + shift, from zero.
+    """Per-channel h ⊙ (1 + scale) + shift, with scale and shift initialised to zero.
 
-    Unmarked it is a weak task layer, and, between two warp convolutions, the FiLM layer that App. F adapts
-    from 0; inside `Warp(...)` it is the ablation's channel-wise scaling.
+    Unmarked, it is a weak task layer or, between two warp convolutions, the FiLM layer that App. F adapts from 0;
+    inside `Warp(...)`, it is the ablation's channel-wise scaling.
 
     Example:
         >>> h = torch.rand(2, 3, 4, 4)
@@ -126,9 +126,9 @@ def convolutional_warp(
     hidden_activation: MakeModule | None = nn.ReLU,
     film: MakeWarp | None = None,
 ) -> nn.Module:
-    """One or two convolutions that keep width and image size, marked as warp.
+    """Return one or two convolutions that keep width and image size, marked as warp.
 
-    In order: convolution, batch-norm, [hidden activation, FiLM, convolution, batch-norm,] ⊕, activation.
+    The order is convolution, batch-norm, [hidden activation, FiLM, convolution, batch-norm,] ⊕, activation.
 
     Args:
         width: The number of channels in and out.
@@ -157,7 +157,7 @@ def convolutional_warp(
     )
 
     def convolution(inputs: int, outputs: int) -> nn.Module:
-        # A bias in front of batch-norm would be removed by it again.
+        # Batch-norm would remove a bias in front of it.
         return nn.Conv2d(inputs, outputs, kernel_size, padding=kernel_size // 2, bias=not batch_norm)
 
     layers: OrderedDict[str, nn.Module] = OrderedDict()
@@ -184,7 +184,9 @@ def feed_forward_warp(
     hidden_activation: MakeModule | None = nn.Tanh,
     branch_activation: MakeModule | None = None,
 ) -> nn.Module:
-    """One linear layer, or two around `hidden` units, marked as warp. Options as in `convolutional_warp`, and:
+    """Return one linear layer, or two around `hidden` units, marked as warp.
+
+    Options that are not listed here are as in `convolutional_warp`.
 
     Args:
         branch_activation: A non-linearity in front of ⊕. With `nn.Tanh` a residual warp moves no unit by more than 1.
@@ -207,7 +209,7 @@ def feed_forward_warp(
 
 
 def _finished(layers: OrderedDict[str, nn.Module], residual: bool, activation: MakeModule | None) -> nn.Module:
-    """The layers as one module; a single layer stays as it is."""
+    """Combine the layers into one module; a single layer is not wrapped."""
     body = next(iter(layers.values())) if len(layers) == 1 else nn.Sequential(layers)
     if residual:
         body = Residual(body)
