@@ -1,8 +1,9 @@
 """Agents: a recurrent network whose hidden state is projected into a policy and a value by two linear layers.
 
-All have one interface. `agent.stepper()` fetches the weights once and returns the function that takes one time step,
+All share one interface. `agent.stepper()` fetches the weights once and returns the function that takes one time step,
 (x_t, state) -> (h_t, state); `agent.start(x)` is the state before the first. A state is a tuple of tensors, batch
-first. `agent.tape(length, batch)` takes the same steps faster. Parts that are marked as warp are φ, all else is θ.
+first. `agent.tape(length, batch)` takes the same steps faster. Parts that are marked as warp are φ, everything else is
+θ.
 
     RNN          h_t = tanh(V h_{t−1} + W x_t + b)
     Warp-RNN     the same, gated by a meta-LSTM that is φ (Eq. 20)
@@ -31,7 +32,7 @@ RecurrentStep = Callable[[Tensor, State], tuple[Tensor, State]]
 
 
 class Agent(nn.Module, ABC):
-    """Features in, hidden state, policy and value out."""
+    """The interface of all agents, which map features to a hidden state, a policy and a value."""
 
     def __init__(self, hidden: int, actions: int) -> None:
         super().__init__()
@@ -41,19 +42,19 @@ class Agent(nn.Module, ABC):
 
     @abstractmethod
     def stepper(self) -> RecurrentStep:
-        """One time step as a function of (x_t, state), for a whole roll-out with the weights of this moment."""
+        """Return the function (x_t, state) -> (h_t, state) for a whole roll-out with the current weights."""
 
     def tape(self, length: int, batch: int) -> Tape | None:
-        """The steps of a roll-out with their backward pass written out, where that is faster than autograd."""
+        """Return a tape for a roll-out where its hand-written backward pass is faster than autograd, else None."""
         del length, batch
         return None
 
     def start(self, x: Tensor) -> State:
-        """The state before the first observation, for the batch of `x`: all zeros."""
+        """Return the state before the first observation, all zeros, for the batch of `x`."""
         return (x.new_zeros(len(x), self.hidden),)
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, Tensor, State]:
-        """One time step: log π, V and the state after it."""
+        """Take one time step and return log π, V and the state after it."""
         h, state = self.stepper()(x, self.start(x) if state is None else state)
         return F.log_softmax(self.policy(h), dim=1), self.value(h).squeeze(1), state
 
@@ -68,7 +69,7 @@ class RNNAgent(Agent):
         self.bias = uniform_parameter(hidden, hidden)
 
     def maps(self) -> tuple[Tensor, Tensor, Tensor]:
-        """W, V and b as they act on x_t, h_{t−1} and 1."""
+        """Return W, V and b as they act on x_t, h_{t−1} and 1."""
         return self.weight_ih, self.weight_hh, self.bias
 
     def stepper(self) -> RecurrentStep:
@@ -83,7 +84,7 @@ class RNNAgent(Agent):
 
 
 class MemorylessAgent(Agent):
-    """h_t = tanh(W x_t + b): what can be had from the last observation alone."""
+    """h_t = tanh(W x_t + b): an agent that knows the last observation alone."""
 
     def __init__(self, features: int, hidden: int, actions: int) -> None:
         super().__init__(hidden, actions)
@@ -103,7 +104,8 @@ class WarpAgent(Agent):
     def __init__(
         self, features: int, hidden: int, actions: int, *, context: int | None = None, gate_bias: float | None = None
     ) -> None:
-        """`context`, the units of the meta-LSTM, and `gate_bias` as in `warpgrad.layers.WarpHyperCell`."""
+        """Build the agent; `context` (units of the meta-LSTM) and `gate_bias` are as in
+        `warpgrad.layers.WarpHyperCell`."""
         super().__init__(hidden, actions)
         self.cell = WarpHyperCell(features, hidden, context_size=context, gate_bias=gate_bias)
 
@@ -124,12 +126,12 @@ class WarpAgent(Agent):
 
 
 class TNetsAgent(RNNAgent):
-    """Linear warps: three meta-learned square matrices. They act on weights, so their products are taken once."""
+    """Linear warps: three meta-learned square matrices. They act on weights, so the products are computed once."""
 
     def __init__(
         self, features: int, hidden: int, actions: int, *, transform: Literal["identity", "drawn"] = "identity"
     ) -> None:
-        """`transform` is where the T's start: at the identity, as the plain RNN, or drawn like any other layer."""
+        """Build the agent with T's that start at the identity, as the plain RNN, or drawn like any other layer."""
         super().__init__(features, hidden, actions)
         require(transform in ("identity", "drawn"), f"transform={transform!r} is unknown; choose identity or drawn.")
         identity = transform == "identity"
@@ -146,6 +148,6 @@ class TNetsAgent(RNNAgent):
 
 
 def uniform_parameter(fan: int, *shape: int) -> nn.Parameter:
-    """U(−1/√fan, 1/√fan), as torch draws recurrent weights."""
+    """Draw a parameter from U(−1/√fan, 1/√fan), as torch does for recurrent weights."""
     bound = 1 / math.sqrt(fan)
     return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound))

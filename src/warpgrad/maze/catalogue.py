@@ -16,7 +16,7 @@ from warpgrad.model.learner import Learner
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """The options of an agent; each matters only to the agents that its sentence names."""
+    """The options of an agent; each matters only to the agents that its description names."""
 
     hidden: int = 100
     """The number of units of the RNN, for all agents."""
@@ -45,14 +45,14 @@ OPTIONS = {
     **dict.fromkeys(("warp-rnn", "hyperrnn"), ("context", "gate_bias")),
     "t-nets-rnn": ("transform",),
 }
-"""Agent -> the options that it alone has."""
+"""The options that apply to some agents only, by agent."""
 
 WARPED = ("warp-rnn", "t-nets-rnn")
-"""Agents with a φ of their own, updated by Algorithm 3; the others have θ alone."""
+"""Agents with a φ, updated by Algorithm 3; the others have θ alone."""
 
 
 def build_learner(name: str, maze: Maze, options: AgentOptions | None = None, device: str = "cpu") -> Learner:
-    """The named agent in the maze, with newly drawn weights, split into θ and φ."""
+    """Build the named agent in the maze, with newly drawn weights, split into θ and φ."""
     require(name in AGENTS, f"there is no agent '{name}'; choose one of {', '.join(AGENTS)}.")
     options = options or AgentOptions()
     own = {setting: getattr(options, setting) for setting in OPTIONS.get(name, ())}
@@ -62,10 +62,10 @@ def build_learner(name: str, maze: Maze, options: AgentOptions | None = None, de
 
 
 def task_parameters(learner: Learner) -> int:
-    """How many numbers task adaptation changes: the size of θ."""
+    """Return the size of θ, the number of values that task adaptation changes."""
     return sum(value.numel() for value in learner.theta0.values())
 
 
 def warp_parameters(learner: Learner) -> int:
-    """The size of φ."""
+    """Return the size of φ."""
     return sum(value.numel() for value in learner.phi.values())

@@ -5,9 +5,9 @@
     many = gymnasium.make_vec("warpgrad/Maze-v0", num_envs=30, vectorization_mode="vector_entry_point")
     one = gymnasium.make("warpgrad/Maze-v0")
 
-`reset(seed=s)` begins the episode with seed s (environment i of a batch: s + i; or give a list). Without a seed, each
-environment goes on to an episode that follows from its last one, so one seed repeats a whole run. An episode ends by
-truncation at its length; the next step begins a new one, whatever the action (gymnasium's next-step mode).
+`reset(seed=s)` begins the episode with seed s (environment i of a batch: s + i; or give a list). Without a seed, the
+seed of an environment's next episode follows from that of its last one, so one seed repeats a whole run. An episode
+ends by truncation at its length; the next step begins a new one, whatever the action (gymnasium's next-step mode).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class MazeVectorEnv(VectorEnv[Floats, Actions, NDArray[Any]]):
         wall_penalty: float = 0.0,
         render_mode: str | None = None,
     ) -> None:
-        """Settings as in `warpgrad.maze.Maze`."""
+        """Build `num_envs` mazes with settings as in `warpgrad.maze.Maze`."""
         super().__init__()
         require(num_envs >= 1, f"num_envs={num_envs}: there must be at least 1 maze.")
         require(
@@ -138,7 +138,7 @@ class MazeEnv(gymnasium.Env[Floats, np.int64]):
         wall_penalty: float = 0.0,
         render_mode: str | None = None,
     ) -> None:
-        """Settings as in `warpgrad.maze.Maze`."""
+        """Build the maze with settings as in `warpgrad.maze.Maze`."""
         self._batch = MazeVectorEnv(
             1, size=size, length=length, reward=reward, wall_penalty=wall_penalty, render_mode=render_mode
         )
@@ -163,7 +163,7 @@ class MazeEnv(gymnasium.Env[Floats, np.int64]):
 
 
 def observation_space(maze: Maze) -> spaces.Box:
-    """All numbers except the reward lie between 0 and 1."""
+    """Return the space of observations, in which all numbers except the reward lie between 0 and 1."""
     low, high = np.zeros(FEATURES, np.float32), np.ones(FEATURES, np.float32)
     low[REWARD], high[REWARD] = min(0.0, -maze.wall_penalty, maze.reward), max(0.0, -maze.wall_penalty, maze.reward)
     return spaces.Box(low, high, dtype=np.float32)
@@ -180,7 +180,7 @@ FLOOR, WALL, GOAL, AGENT = (244, 244, 240), (61, 69, 78), (0, 158, 115), (193, 3
 
 
 def picture(maze: Maze, goal: int, position: int | None = None, pixels: int = 8) -> NDArray[np.uint8]:
-    """The maze with its goal and, where given, the agent; a cell is a square of `pixels`."""
+    """Draw the maze with its goal and, if `position` is given, the agent; a cell is a square of `pixels`."""
     image = np.where(maze.walls[..., None], np.array(WALL), np.array(FLOOR)).astype(np.uint8)
     image[tuple(maze.cells[goal])] = GOAL
     image = image.repeat(pixels, axis=0).repeat(pixels, axis=1)

@@ -6,9 +6,9 @@ With x = h_{t−1}, the activity before a connection, and y = h_t, the activity 
     simple modulation        H ← clip(H + M_t x y)
     retroactive modulation   H ← clip(H + M_t E),    E ← (1 − η) E + η x y
 
-H_ij belongs to the connection from unit i to unit j. M_t = tanh(m(h_t)), a number that the network puts out, is fanned
-out to the units j by a learned vector; clip is to [−1, 1]; E, as it was before step t, is what M_t acts on. H and E
-start at 0, η is learned. The starts of α, η and the fan-out are ours.
+H_ij belongs to the connection from unit i to unit j. M_t = tanh(m(h_t)), a number that the network outputs, is fanned
+out to the units j by a learned vector; clip is to [−1, 1]; M_t acts on E as it was before step t. H and E start at 0, η
+is learned. The initial values of α, η and the fan-out are our choice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from warpgrad.maze.agents import RecurrentStep, RNNAgent, State
 from warpgrad.maze.tapes import Hebbian, PlasticTape, RetroactiveModulation, SimpleModulation, Tape, TraceRule
 
 ALPHA_SCALE, ETA = 0.01, 0.01
-"""Standard deviation of α, and η, at the start."""
+"""The initial standard deviation of α, and the initial η."""
 
 
 class PlasticAgent(RNNAgent):
@@ -56,11 +56,11 @@ class PlasticAgent(RNNAgent):
 
     @abstractmethod
     def rule(self) -> TraceRule:
-        """`plasticity` for a tape."""
+        """Return the rule of `plasticity` in the form that a tape needs."""
 
     @abstractmethod
     def plasticity(self, before: Tensor, after: Tensor, traces: State) -> State:
-        """The traces after a step; x is [batch, hidden, 1] and y [batch, 1, hidden]."""
+        """Return the traces after a step, where x is [batch, hidden, 1] and y is [batch, 1, hidden]."""
 
 
 class HebbianAgent(PlasticAgent):
@@ -76,7 +76,7 @@ class HebbianAgent(PlasticAgent):
 
 
 class ModulatedAgent(PlasticAgent):
-    """Adds M_t."""
+    """A plastic agent with a modulator M_t."""
 
     def __init__(self, features: int, hidden: int, actions: int) -> None:
         super().__init__(features, hidden, actions)
@@ -84,7 +84,7 @@ class ModulatedAgent(PlasticAgent):
         self.fan_out = nn.Parameter(torch.ones(hidden))
 
     def modulation(self, after: Tensor) -> Tensor:
-        """M_t for every unit, [batch, 1, hidden]."""
+        """Return M_t for every unit, [batch, 1, hidden]."""
         return torch.tanh(self.modulator(after)) * self.fan_out
 
 
@@ -113,5 +113,5 @@ class RetroactiveModulationAgent(ModulatedAgent):
 
 
 def clip(trace: Tensor) -> Tensor:
-    """To [−1, 1]; `clamp` gives the same numbers, with a slower backward pass."""
+    """Clip a trace to [−1, 1]; `clamp` gives the same numbers, with a slower backward pass."""
     return F.hardtanh(trace)

@@ -1,7 +1,7 @@
 """Random numbers as a function of (episode seed, role, time step), for a whole batch of episodes at once.
 
-`warpgrad.keys` makes a generator per key, which would be a loop over the batch. Here the key itself is scrambled:
-the state of an episode is its seed mixed with its role, and draw t is a mix of state + t · γ (the SplitMix64 generator,
+`warpgrad.keys` makes a generator per key, which would need a loop over the batch. Here the key itself is scrambled: the
+state of an episode is its seed mixed with the role, and draw t is a mix of state + t · γ (the SplitMix64 generator,
 whose t-th output needs none of those before it).
 """
 
@@ -17,12 +17,12 @@ _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def uniforms(seeds: ArrayLike, role: str, count: int) -> NDArray[np.float64]:
-    """`count` numbers from [0, 1) for every seed, shape [count, seeds]; row t is draw t of each."""
+    """Draw `count` numbers from [0, 1) for every seed, shape [count, seeds]; row t is draw t of each."""
     return np.asarray((_bits(seeds, role, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
 def following_seeds(seeds: ArrayLike) -> NDArray[np.int64]:
-    """The seed of the episode that comes after the one with this seed, in an environment that runs on."""
+    """Return the seed of the episode after the one with this seed, for environments that are reset without one."""
     return np.asarray(_bits(seeds, "next episode", 1)[0] >> np.uint64(1), dtype=np.int64)
 
 
@@ -34,7 +34,7 @@ def _bits(seeds: ArrayLike, role: str, count: int) -> NDArray[np.uint64]:
 
 
 def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A one-to-one map of 64 bits in which every input bit reaches every output bit. Arithmetic is modulo 2⁶⁴."""
+    """Map 64 bits one-to-one so that every input bit affects every output bit; arithmetic is modulo 2⁶⁴."""
     first, second = np.array(_FACTORS, np.uint64)[:, None]
     value = (value ^ (value >> np.uint64(30))) * first
     value = (value ^ (value >> np.uint64(27))) * second

@@ -24,26 +24,27 @@ class MazeRollOut(nn.Module):
     """`episodes = roll_out(seeds)`, with seeds an integer tensor, one per episode."""
 
     def __init__(self, agent: Agent, maze: Maze, *, taped: bool = False) -> None:
-        """`taped` uses the agent's tape, if it has one: faster, but not to be differentiated twice."""
+        """Put `agent` into `maze`; `taped` uses the agent's tape, if any: faster, but not twice differentiable."""
         super().__init__()
         self.agent, self.maze, self.taped = agent, maze, taped
 
     def forward(self, seeds: Tensor, *, forget: bool = False) -> Episodes:
-        """`forget` takes the agent's state away before every step: what is left is what it knows without memory."""
+        """Roll out episodes; `forget` resets the agent's state before every step, to show what it does without
+        memory."""
         return self.walk(seeds, forget=forget)[0]
 
     def walk(self, seeds: Tensor, *, forget: bool = False) -> tuple[Episodes, MazeEpisodes, NDArray[np.intp]]:
-        """The episodes, the maze as it was left, and where each agent stood at each time step, [steps, episodes]."""
+        """Return the episodes, the final maze, and where each agent stood at each time step, [steps, episodes]."""
         agent, like = self.agent, self.agent.policy.weight
         numbers = seeds.cpu().numpy()
-        # Row t is written when it is seen, so views of it may enter the graph before the rest exists.
+        # Row t is complete when it is seen, so views of it may enter the graph before later rows are written.
         maze = MazeEpisodes(self.maze, numbers, np.float64 if like.dtype == torch.float64 else np.float32)
         chances = uniforms(numbers, "move", self.maze.length)
         observations = torch.from_numpy(maze.observations).unbind(0)
         actions = np.empty((self.maze.length, len(numbers)), np.int64)
         places = np.empty_like(actions)
         policy, bias = like.detach(), agent.policy.bias.detach()
-        # Without gradients nothing is kept for a backward pass.
+        # Without gradients there is no backward pass to keep anything for.
         taped = self.taped and torch.is_grad_enabled() and not forget
         tape = agent.tape(self.maze.length, len(numbers)) if taped else None
         step = agent.stepper()
@@ -57,7 +58,7 @@ class MazeRollOut(nn.Module):
             else:
                 h, state = step(x, begin if forget else state)
                 hidden.append(h)
-            # Policy and value enter the graph for all steps at once, below; here only a move is wanted.
+            # Policy and value enter the graph for all steps at once, below; here only a move is needed.
             logits = torch.addmm(bias, h.detach(), policy.t()).cpu().numpy()
             actions[t] = choose(np.exp(logits - logits.max(axis=1, keepdims=True)), chances[t])
             maze.step(actions[t])
@@ -72,7 +73,7 @@ class MazeRollOut(nn.Module):
 
 
 def choose(weights: NDArray[np.floating], chances: NDArray[np.float64]) -> NDArray[np.intp]:
-    """One of the columns for each row, in proportion to its weights, by a uniform number for each row."""
+    """Choose a column for each row, in proportion to its weights, by one uniform number per row."""
     totals = weights.cumsum(axis=1)
     return np.asarray((totals[:, :-1] <= (chances * totals[:, -1])[:, None]).sum(axis=1))
 
@@ -81,26 +82,29 @@ Policy = Callable[[NDArray[np.floating]], NDArray[np.floating]]
 """Weights of the four moves, [episodes, 4], from observations [episodes, 17] alone."""
 
 _AHEAD = np.array([4 + 3 * down + right for down, right in MOVES])
-"""Where the cell that a move leads to stands in the 3×3 view."""
+"""The place in the 3×3 view of the cell that a move leads to."""
 
 _BACK = np.array([1, 0, 3, 2])
 """The move that undoes each move."""
 
 
 def random_moves(observations: NDArray[np.floating]) -> NDArray[np.floating]:
-    """All moves alike, walls or not."""
+    """Return equal weights for all moves, whether into walls or not."""
     return np.ones((len(observations), len(MOVES)))
 
 
 def wandering(observations: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Any open way but the one it came by, which is taken only out of a dead end: a good walk without memory."""
+    """Return equal weights for all open ways except back, which is taken only out of a dead end.
+
+    This is a good walk without memory.
+    """
     is_open = 1.0 - observations[:, _AHEAD]
     onward = is_open * (1.0 - observations[:, MOVE + _BACK])
     return np.where(onward.any(axis=1, keepdims=True), onward, is_open)
 
 
 def returns_of(policy: Policy, maze: Maze, seeds: Tensor) -> NDArray[np.floating]:
-    """The return of each episode under a policy without memory."""
+    """Compute the return of each episode under a policy without memory."""
     numbers = seeds.numpy()
     episodes = MazeEpisodes(maze, numbers)
     chances = uniforms(numbers, "move", maze.length)

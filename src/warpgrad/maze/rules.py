@@ -1,8 +1,9 @@
 """The rules of the maze, for many episodes in step.
 
-An 11×11 room inside a border, with a pillar wherever row and column are both even, the centre cleared. The agent starts
-at the centre; the goal is any other free cell and stays for the whole episode. Four moves; walking into a wall means
-staying. On the goal: a reward, then off to a random free cell that is not the goal. The agent sees 17 numbers:
+The maze is an 11×11 room inside a border, with a pillar wherever row and column are both even, except at the centre.
+The agent starts at the centre; the goal is any other free cell and stays for the whole episode. There are four moves;
+walking into a wall means staying. On the goal, the agent gets a reward and is moved to a random free cell that is not
+the goal. It sees 17 numbers:
 
     0-8    walls in the 3×3 cells around it, row by row
     9      1
@@ -11,7 +12,7 @@ staying. On the goal: a reward, then off to a random free cell that is not the g
     12-15  the last move, one-hot (nothing before the first)
     16     unused, as in the original
 
-Goal, teleports and moves are functions of the episode's seed, so an episode can be walked again anywhere.
+Goal, teleports and moves are functions of the episode's seed, so an episode can be reproduced anywhere.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])
 """Row and column of a step up, down, to the left, to the right."""
 
 BIAS, TIME, REWARD, MOVE, FEATURES = 9, 10, 11, 12, 17
-"""Where things stand in an observation, and how many numbers it has."""
+"""The places of the entries of an observation, and how many numbers it has."""
 
 Integers = NDArray[np.intp]
 
@@ -106,7 +107,7 @@ class Maze:
 
 
 class MazeEpisodes:
-    """Episodes that run in step, one per seed. All that was seen and earned is kept, time first."""
+    """Episodes that run in step, one per seed. All observations and rewards are kept, time first."""
 
     def __init__(self, maze: Maze, seeds: ArrayLike, dtype: DTypeLike = np.float32) -> None:
         self.maze = maze
@@ -130,7 +131,7 @@ class MazeEpisodes:
         return self.t == self.maze.length
 
     def step(self, moves: Integers) -> None:
-        """All episodes make a move; t grows by one, and row t of `observations` is what is seen now."""
+        """Make a move in all episodes; t grows by one, and row t of `observations` is what is seen now."""
         t, seen = self.t, self.observations[self.t + 1]
         reached = self.maze.neighbours[self.positions * 4 + moves]
         found = reached == self.goals
@@ -146,5 +147,5 @@ class MazeEpisodes:
 
 
 def _skipping(numbers: Integers, left_out: Integers | int) -> Integers:
-    """From a draw out of n − 1 to one out of n that is never `left_out`."""
+    """Turn a draw from n − 1 values into a draw from n values that is never `left_out`."""
     return numbers + (numbers >= left_out)

@@ -1,13 +1,13 @@
 """Roll-outs whose backward pass is written out by hand, for agents that learn from first-order gradients.
 
 Autograd keeps a node and fresh memory for each of the thousands of small operations of a roll-out. A `Tape` takes the
-same steps into memory that is set aside once, and goes back over it with the derivatives as formulas:
+same steps in memory that is allocated once, and goes back over it with explicit derivatives:
 
     tape = agent.tape(length, batch)    # or None: the agent has none
     h = tape.step(x)                    # once per time step
     hidden = tape.joined()              # [steps, batch, units]; gradients flow from here into the weights
 
-The numbers are those of autograd up to rounding; `MazeRollOut(taped=False)` is the reference.
+The results equal those of autograd up to rounding; `MazeRollOut(taped=False)` is the reference.
 
 Warning: such gradients cannot be differentiated again.
 """
@@ -29,35 +29,35 @@ if TYPE_CHECKING:
 
 
 REGISTER = 8
-"""Numbers that a register of the processor holds, or half of one."""
+"""How many numbers a register of the processor holds, or half of one."""
 
 
 class Tape(ABC):
     """One roll-out of a batch of episodes."""
 
     weights: Sequence[Tensor]
-    """What gradients are taken of, as parts of the graph."""
+    """The tensors that gradients are taken of, as parts of the graph."""
     hidden: Tensor
     """h_t for every step, [steps, batch, units], filled as steps are taken."""
     taken = 0
-    """Steps so far."""
+    """The number of steps taken so far."""
 
     def step(self, x: Tensor) -> Tensor:
-        """One time step: x_t in, h_t out, without a graph."""
+        """Take one time step, from x_t to h_t, without a graph."""
         require(self.taken < len(self.hidden), f"this tape is for {self.taken} steps; make a longer one.")
         self.taken += 1
         return self.take(self.taken - 1, x)
 
     @abstractmethod
     def take(self, t: int, x: Tensor) -> Tensor:
-        """Step t."""
+        """Take step t and return h_t."""
 
     @abstractmethod
     def gradients(self, gradient: Tensor) -> Sequence[Tensor]:
-        """Those of the weights, in their order, from that of all hidden states."""
+        """Return the gradients of the weights, in their order, given the gradient of all hidden states."""
 
     def joined(self) -> Tensor:
-        """The hidden states as a function of the weights, once all steps are taken."""
+        """Return the hidden states as a function of the weights, once all steps are taken."""
         require(
             self.taken == len(self.hidden),
             f"{self.taken} of this tape's {len(self.hidden)} steps are taken; take them all first.",
@@ -72,8 +72,8 @@ class _Joined(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tape: Tape, *weights: Tensor) -> Tensor:
         ctx.tape = tape
-        result = tape.hidden.detach()  # a tensor of its own, or tape and graph would keep each other alive
-        # The tape has its own views of both; saved, they are checked for changes in place before the way back.
+        result = tape.hidden.detach()  # a separate tensor, or tape and graph would keep each other alive
+        # The tape has views of both; saving them makes autograd check for in-place changes before the backward pass.
         ctx.save_for_backward(*weights, result)
         return result
 
@@ -88,7 +88,7 @@ class _Joined(torch.autograd.Function):
 
 
 class _Step(NamedTuple):
-    """What is kept of one time step; parts of larger pieces of memory, [units, batch]."""
+    """What is kept of one time step: views of larger pieces of memory, [units, batch]."""
 
     read: Tensor
     """[h, x, z, 1] from before the step, x from this step."""
@@ -96,7 +96,7 @@ class _Step(NamedTuple):
     """[h, x] of it."""
     x: Tensor
     h: Tensor
-    """From here on: after the step."""
+    """This and all fields below are from after the step."""
     shown: Tensor
     """h of the episodes themselves, [batch, units]."""
     z: Tensor
@@ -129,9 +129,10 @@ class _Step(NamedTuple):
 
 
 class WarpTape(Tape):
-    """Everything is kept as [steps, units, batch]: units that are treated alike then lie together in memory.
+    """The tape of a Warp-RNN, stored as [steps, units, batch] so that units that are treated alike are adjacent in
+    memory.
 
-    A batch is filled up to a multiple of 8 with episodes that see nothing and have no part in the loss: products whose
+    A batch is padded to a multiple of 8 with episodes that see nothing and have no part in the loss: products whose
     columns fill registers take two thirds of the time.
     """
 
@@ -161,7 +162,7 @@ class WarpTape(Tape):
             modulation, torch.unflatten(onto, 1, (3, units)), from_inputs, from_inputs[:, :units],
             gated, gated[:, :units], gated[:, units:], mapped, mapped[:, 0], mapped[:, 1],
         )  # fmt: skip
-        # All views at once: taking them one by one in the steps would cost as much as the sums.
+        # Make all views at once: making them step by step would cost as much as the arithmetic.
         self._steps = [_Step(*views) for views in zip(*(part.unbind() for part in parts), strict=True)]
         self.hidden = parts.shown
 
@@ -223,10 +224,10 @@ class WarpTape(Tape):
 
 
 def _stacked(cell: WarpHyperCell) -> tuple[Tensor, Tensor]:
-    """A and P, biases as their last columns, with rows and columns in the order of this module."""
+    """Return A and P, with biases as their last columns, and with rows and columns in the order of this module."""
     lstm, device = cell.meta_lstm, cell.weight_hh.device
     features, units = cell.input_size, cell.hidden_size
-    # torch has the gates as enter, forget, candidate, leave, and this cell reads [x, h].
+    # torch orders the gates as enter, forget, candidate, leave, and this cell reads [x, h].
     enter, forget, candidate, leave = torch.arange(4 * cell.context_size, device=device).chunk(4)
     x, h = torch.split(lstm.weight_ih, [features, units], dim=1)
     a = torch.cat([h, x, lstm.weight_hh, (lstm.bias_ih + lstm.bias_hh).unsqueeze(1)], dim=1)
@@ -241,7 +242,7 @@ Traces = Sequence[Tensor]
 
 
 class TraceRule(ABC):
-    """How a step changes the traces, and the way back."""
+    """How a step changes the traces, and its backward pass."""
 
     weights: Sequence[Tensor]
     """The rule's own parameters."""
@@ -254,15 +255,15 @@ class TraceRule(ABC):
 
     @abstractmethod
     def forward(self, x: Tensor, y: Tensor, before: Traces, after: Traces) -> None:
-        """Write the traces after the step."""
+        """Compute the traces after the step and write them to `after`."""
 
     @abstractmethod
     def backward(self, x: Tensor, y: Tensor, before: Traces, after: Traces, backs: Traces) -> tuple[Tensor, Tensor]:
-        """x̄ and ȳ, as far as the rule goes; `backs` are the traces' gradients, changed in place."""
+        """Return the rule's contribution to x̄ and ȳ; `backs` are the traces' gradients, changed in place."""
 
 
 class Hebbian(TraceRule):
-    """H ← (1 − η) H + η x y; also what becomes of E."""
+    """H ← (1 − η) H + η x y; E follows the same rule."""
 
     def __init__(self, agent: HebbianAgent | RetroactiveModulationAgent) -> None:
         super().__init__(agent.eta)
@@ -280,7 +281,7 @@ class Hebbian(TraceRule):
 
 
 class _Modulation:
-    """M_t = tanh(m(y)) fanned out, on [batch, units], and the way back."""
+    """M_t = tanh(m(y)) fanned out, on [batch, units], and its backward pass."""
 
     def __init__(self, agent: ModulatedAgent) -> None:
         self.weights = agent.modulator.weight, agent.modulator.bias, agent.fan_out
@@ -290,7 +291,7 @@ class _Modulation:
         return self._squashed(y) * self._fan_out
 
     def backward(self, y: Tensor, back: Tensor, sums: Sequence[Tensor]) -> Tensor:
-        """ȳ from M̄; adds to the gradients of the weights, `sums`."""
+        """Return ȳ given M̄, and add to the gradients of the weights, `sums`."""
         squashed = self._squashed(y)
         sums[2].add_((back * squashed).sum(dim=0))
         through = (back @ self._fan_out).unsqueeze(1) * (1 - squashed.square())
@@ -395,11 +396,11 @@ class PlasticTape(Tape):
 
 
 def _between(x: Tensor, trace: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """xᵀ T and T y for every episode."""
-    # T y as yᵀ Tᵀ: a matrix times one column takes MKL eight times as long as one row times a matrix.
+    """Return xᵀ T and T y for every episode."""
+    # T y is computed as yᵀ Tᵀ: MKL takes eight times as long for a matrix times a column as for a row times a matrix.
     return torch.bmm(x.unsqueeze(1), trace).squeeze(1), torch.bmm(y.unsqueeze(1), trace.mT).squeeze(1)
 
 
 def _through_clip(back: Tensor, clipped: Tensor) -> None:
-    """Nothing flows back where the trace has come to ±1."""
+    """Zero the gradient, in place, where the trace was clipped to ±1."""
     torch.ops.aten.hardtanh_backward.grad_input(back, clipped, -1, 1, grad_input=back)
