@@ -1,4 +1,4 @@
-"""Data sets: one format on disk (`store`), the public archives it is made from, and what tasks draw from it.
+"""Data sets: one format on disk (`store`), the public archives it is made from, and the tasks that are drawn from it.
 
 prepare_omniglot(folder, "data/omniglot")       from the published archives
 prepare_cifar(folder, "data/cifar-fs")          the same; also FC100, mini- and tieredImageNet

@@ -1,8 +1,8 @@
 """Reading public data sets as they are published: zip archives, or the folders they unpack to.
 
 Nothing is ever unpacked to disk: members are read straight out of the archive, by name, after every name has been
-checked. An archive is not trusted: no absolute names, no way out by "..", no links, no
-encryption, and no more files or bytes than a data set of its kind can have.
+checked. Archives are not trusted: absolute names, paths with "..", links and encryption are rejected, and so are more
+files or bytes than a data set of its kind can have.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ VARIABLE = "WARPGRAD_DATA"
 
 
 class SourceLostError(WarpgradError):
-    """A file that was listed cannot be read now: no fault of what is in it."""
+    """A file that was listed can no longer be read, whatever its content."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What an archive may at most declare; reading never yields more than is declared."""
+    """The most that an archive may declare; reading never yields more than is declared."""
 
     files: int = 2_000_000
     file_bytes: int = 64 << 20
@@ -47,11 +47,11 @@ class FileTree(Protocol):
     def read(self, name: str) -> bytes: ...
 
     def fingerprint(self) -> str:
-        """Of all files, as far as can be told without reading them: another one means that something has changed."""
+        """Return a fingerprint of all files, without reading them; it differs if something has changed."""
 
 
 class FolderTree:
-    """An unpacked archive: the names start with the folder's own name, as they do in the archive."""
+    """An unpacked archive: the names start with the name of the folder, as they do in the archive."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,7 +64,7 @@ class FolderTree:
     def read(self, name: str) -> bytes:
         try:
             path = self.path.parent / name
-            status = path.stat()  # links of one's own are followed; a pipe would be waited for
+            status = path.stat()  # follows the user's links; reading a pipe would block
             require(stat.S_ISREG(status.st_mode), f"{path} is no regular file: leave it out.")
             limit = Limits().file_bytes
             require(status.st_size <= limit, f"{path} has {status.st_size} bytes, more than the {limit} that are read.")
@@ -88,7 +88,7 @@ class ZipTree:
     def read(self, name: str) -> bytes:
         try:
             return self._archive.read(self._members[name])
-        # NotImplementedError: a compression or feature this Python lacks.
+        # NotImplementedError: a compression or feature that this Python lacks.
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as failure:
             raise WarpgradError(
                 f"the archive {self.path} is damaged at '{name}' ({failure}): download it again."
@@ -100,13 +100,13 @@ class ZipTree:
 
 
 def files_fingerprint(files: Mapping[str, Path]) -> str:
-    """Of files by name: their sizes and when they were written; a link to nowhere counts as empty."""
+    """Return a fingerprint of files from their names, sizes and modification times; a broken link counts as empty."""
 
     def facts(path: Path) -> tuple[int, int]:
         try:
             status = path.stat()
         except OSError:
-            return 0, 0  # if it is needed, reading it says what is wrong
+            return 0, 0  # if it is needed, reading it reports the error
         return status.st_size, status.st_mtime_ns
 
     return _digest((name, *facts(path)) for name, path in sorted(files.items()))
@@ -121,7 +121,7 @@ def _digest(facts: Iterable[tuple[str, int, int]]) -> str:
 
 @contextmanager
 def open_tree(path: Path, limits: Limits | None = None) -> Iterator[FileTree]:
-    """The files of a folder or of a zip archive."""
+    """Open the files of a folder or of a zip archive."""
     if path.is_dir():
         yield FolderTree(path)
         return
@@ -137,10 +137,10 @@ def open_tree(path: Path, limits: Limits | None = None) -> Iterator[FileTree]:
 
 
 def find_archives(names: Sequence[str], *, subfolder: str, folder: Path | str | None = None, origin: str) -> list[Path]:
-    """Where each of the archives `names` lies: `<name>.zip` or the unpacked folder `<name>`.
+    """Find each of the archives `names`: `<name>.zip` or the unpacked folder `<name>`.
 
-    Looked for in `folder`, or in the folder that WARPGRAD_DATA names; directly in it or in its `subfolder`.
-    `origin` says where a person gets them; it is the end of the sentence when they are not there.
+    They are searched for in `folder`, or in the folder that WARPGRAD_DATA names; directly in it or in its `subfolder`.
+    `origin` says where to get them, and becomes part of the error message when they are missing.
     """
     wanted = " and ".join(f"{name}.zip" for name in names)
     remedy = f"get {wanted} from {origin}, put them into one folder, and pass that folder or set {VARIABLE} to it"
@@ -150,7 +150,7 @@ def find_archives(names: Sequence[str], *, subfolder: str, folder: Path | str | 
         folder = named
     root = Path(folder).expanduser()
     require(root.is_dir(), f"the data folder {root} does not exist: {remedy}.")
-    # What comes later replaces what came before: the subfolder before its parent, an archive before a folder.
+    # Later places take precedence: the subfolder over its parent, an archive over a folder.
     places = [
         (name, place / end) for name in names for place in (root, root / subfolder) for end in (name, f"{name}.zip")
     ]
@@ -163,12 +163,15 @@ def find_archives(names: Sequence[str], *, subfolder: str, folder: Path | str | 
 def find_tree(
     name: str, *, marks: Sequence[str], subfolder: str, source: Path | str | None = None, origin: str
 ) -> Path:
-    """Where one data set lies: `source` itself if it is a file or a folder that holds one of `marks`; otherwise it is
-    looked for as the archive or folder `name`, as `find_archives` does."""
+    """Find one data set, by `source` or by name.
+
+    It is `source` itself if that is a file or a folder that holds one of `marks`; otherwise it is the archive or
+    folder `name`, searched for as in `find_archives`.
+    """
     if source is not None:
         path = Path(source).expanduser()
         if path.is_file() or any((path / mark).exists() for mark in marks):
-            # A tree's names start with its folder's own name, which "." does not tell.
+            # A tree's names start with the name of its folder, which "." does not contain.
             return path.resolve() if path.is_dir() else path
     return find_archives([name], subfolder=subfolder, folder=source, origin=origin)[0]
 
@@ -199,7 +202,7 @@ def _checked_members(path: Path, members: Sequence[zipfile.ZipInfo], limits: Lim
 def _problem(member: zipfile.ZipInfo, limits: Limits) -> str | None:
     # The name as stored: ZipInfo.filename has already been cut at a null byte.
     name = member.orig_filename
-    # The upper half of external_attr is the Unix mode, 0 where the packer knew none.
+    # The upper half of external_attr is the Unix mode, or 0 where the archiver stored none.
     kind, size = stat.S_IFMT(member.external_attr >> 16), member.file_size
     problems = {
         "has a name that is no plain relative path": "\\" in name or "\0" in name or ":" in name.split("/")[0],

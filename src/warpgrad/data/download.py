@@ -1,4 +1,4 @@
-"""Fetching a file from the network: only when asked, whole or not at all, and never unverified."""
+"""Fetching a file from the network: only when asked, completely or not at all, and never unverified."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _TIMEOUT = 60.0
 def download(
     url: str, sha256: str, destination: Path, progress: Callable[[int, int | None], None] | None = None
 ) -> Path:
-    """Fetch `url` to `destination`, unless a file with that checksum lies there already.
+    """Fetch `url` to `destination`, unless a file with that checksum is there already.
 
-    `progress(bytes so far, bytes in all or None)` is called as data arrives. Data that do not match `sha256`
-    are thrown away; a file that was at `destination` before is only ever replaced by a verified one.
+    `progress(bytes so far, bytes in all or None)` is called as data arrives. Data that does not match `sha256` is
+    discarded; an existing file at `destination` is only ever replaced by a verified one.
     """
     require(url.startswith(("https://", "http://")), f"{url} is no web address: only http and https are fetched.")
     if destination.is_file():

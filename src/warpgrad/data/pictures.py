@@ -1,8 +1,8 @@
 """One picture: from the bytes of an image file to uint8 [channels, height, width].
 
-Three things bite: Pillow resizes 1-bit and palette images by nearest neighbour whatever filter is asked for, so they
-become grey or RGB before; what is transparent has hidden colours, so it is laid on white; and a camera may store a
-picture lying on its side with a note that says so, which is followed.
+There are three pitfalls: Pillow resizes 1-bit and palette images by nearest neighbour whatever the filter, so they are
+converted to grey or RGB first; transparent pixels have hidden colours, so they are composited on white; and a camera
+may store a picture on its side with an EXIF orientation, which is applied.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ UNREADABLE = (
     struct.error,
     Image.DecompressionBombError,
 )
-"""What Pillow raises for broken files, which is not one family. Our own errors are ValueErrors too."""
+"""What Pillow raises for broken files, which has no common base class. Our own errors are ValueErrors too."""
 
 _GREY = frozenset({"1", "L", "LA", "La"})
 _TRANSPARENT = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 _DEEP = frozenset({"I", "F", "I;16", "I;16L", "I;16B", "I;16N"})
 _LYING = frozenset({5, 6, 7, 8})
-"""The values of the EXIF note (orientation, 274) that exchange height and width."""
+"""The values of the EXIF orientation (274) that exchange height and width."""
 
 
 class Look(NamedTuple):
-    """What the head of an image file says, without its pixels."""
+    """What the header of an image file says, without its pixels."""
 
     size: tuple[int, int]
     """Width, height."""
@@ -52,7 +52,7 @@ class Look(NamedTuple):
 
 
 def look(encoded: bytes, where: str, remedy: str) -> Look:
-    """Size and colour of an image file; cheap, for the pixels are not decoded."""
+    """Return size and colour of an image file; this is cheap, because the pixels are not decoded."""
     with _opened(encoded, where, remedy) as image:
         width, height = image.size
         lying = image.getexif().get(274) in _LYING
@@ -60,7 +60,7 @@ def look(encoded: bytes, where: str, remedy: str) -> Look:
 
 
 def read_picture(encoded: bytes, where: str, remedy: str, *, channels: int) -> Image.Image:
-    """The whole picture, upright, grey (1 channel) or RGB (3)."""
+    """Read the whole picture, upright, as grey (1 channel) or RGB (3)."""
     with _opened(encoded, where, remedy) as image:
         upright = ImageOps.exif_transpose(image)
         if upright.mode in _TRANSPARENT or "transparency" in upright.info:
@@ -70,7 +70,7 @@ def read_picture(encoded: bytes, where: str, remedy: str, *, channels: int) -> I
 
 
 def pixels(picture: Image.Image, size: int | None = None) -> Images:
-    """uint8 [channels, height, width], resized by Lanczos to `size`×`size` where it has another size.
+    """Convert a picture to uint8 [channels, height, width], resized by Lanczos to `size`×`size` if needed.
 
     The whole picture is kept, so one that is not square is squeezed.
     """
@@ -81,7 +81,7 @@ def pixels(picture: Image.Image, size: int | None = None) -> Images:
 
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
-"""What is read; other formats of Pillow start other programs, or are no pictures."""
+"""The formats that are read; others in Pillow start external programs, or are not pictures."""
 MAX_PIXELS = 50_000_000
 """A picture with more is refused before its pixels are decoded."""
 
@@ -113,7 +113,7 @@ class ClassFiles(NamedTuple):
 
 
 def told(classes: Sequence[ClassImages], progress: Progress | None) -> Iterator[ClassImages]:
-    """Class after class, with `progress` told of each when it is done with."""
+    """Yield class after class, and call `progress` when each is done."""
     for done, item in enumerate(classes, start=1):
         yield item
         if progress is not None:
@@ -123,7 +123,7 @@ def told(classes: Sequence[ClassImages], progress: Progress | None) -> Iterator[
 def stream(
     classes: Sequence[ClassFiles], read: Callable[[str], Images], progress: Progress | None
 ) -> Iterator[ClassImages]:
-    """Read class after class with `read(file)`: uint8 [channels, height, width], all alike."""
+    """Yield class after class, read with `read(file)`: uint8 [channels, height, width], all of one shape."""
     return told([ClassImages(item.name, item.group, partial(_stacked, item.files, read)) for item in classes], progress)
 
 
@@ -132,12 +132,12 @@ def _stacked(files: Sequence[str], read: Callable[[str], Images]) -> Images:
 
 
 def resized(tree: FileTree, size: int | None, remedy: str, *, channels: int = 3) -> Callable[[str], Images]:
-    """A `read` for `stream`: the pictures of a tree, resized to `size`×`size` where it is given."""
+    """Return a `read` for `stream` that reads pictures of a tree, resized to `size`×`size` if given."""
     return lambda file: pixels(read_picture(tree.read(file), f"{tree.path}: {file}", remedy, channels=channels), size)
 
 
 def exactly(encoded: bytes, where: str, remedy: str, side: int) -> Images:
-    """A published RGB picture that must be `side`×`side` already."""
+    """Read a published RGB picture, which must be `side`×`side` already."""
     picture = read_picture(encoded, where, remedy, channels=3)
     if picture.size != (side, side):
         width, height = picture.size
@@ -148,9 +148,9 @@ def exactly(encoded: bytes, where: str, remedy: str, side: int) -> Images:
 def montage(
     store: ImageStore, classes: Sequence[int], *, drawings: int = 20, zoom: int = 1, gap: int = 2
 ) -> Image.Image:
-    """The first `drawings` images of each of `classes`, dark ink on light paper for grey images, as one picture.
+    """Show the first `drawings` images of each of `classes` as one picture, grey images as dark ink on light paper.
 
-    `zoom` repeats each pixel, so what is seen is what a network gets; a class with fewer images leaves blanks.
+    `zoom` repeats each pixel, so the picture shows what a network sees; a class with fewer images leaves blanks.
     """
     require(
         classes and drawings >= 1 and zoom >= 1,

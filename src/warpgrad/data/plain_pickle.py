@@ -1,9 +1,9 @@
 """Reading published pickles without running them: plain values and arrays of integers, nothing else.
 
 A pickle is a program that may call anything it can name. Here it can name the few functions by which NumPy packs an
-array, and even those are not NumPy's own: each name leads to a stand-in that takes down shape, type and bytes, checks
-them, and makes the array itself. Everything else that a file names is refused before it is imported.
-Files from Python 2 are understood; their texts come out as `bytes`, so compare names with `text`.
+array, and even those are not NumPy's: each name maps to a stand-in that records shape, type and bytes, checks them, and
+builds the array itself. Everything else that a file names is rejected before it is imported. Files from Python 2 can be
+read; their strings come out as `bytes`, so compare names with `text`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _KINDS = frozenset({"b1", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8"})
 
 
 def load_plain(path: Path, remedy: str) -> Any:
-    """The value in the pickle `path`: dicts, lists, tuples, texts, bytes, numbers, and NumPy arrays of integers.
+    """Load the pickle `path`: dicts, lists, tuples, strings, bytes, numbers, and NumPy arrays of integers.
 
-    `remedy` ends the sentence where the file is refused or damaged.
+    `remedy` ends the error message where the file is rejected or damaged.
     """
     try:
         require(path.is_file() or not path.exists(), f"{path} is no regular file: {remedy}.")
@@ -40,19 +40,19 @@ def load_plain(path: Path, remedy: str) -> Any:
             return _finished(_PlainUnpickler(file, path, remedy).load(), {}, _Budget(FACTOR * size))
     except WarpgradError:
         raise
-    # What a damaged pickle raises can be anything: it is a program that was cut off.
+    # A damaged pickle can raise anything: it is a program that was cut off.
     except Exception as failure:
         why = f"{type(failure).__name__}: {failure}"
         raise WarpgradError(f"{path} cannot be read as a pickle of plain arrays ({why}): {remedy}.") from failure
 
 
 def text(value: object) -> str:
-    """A text of a pickle, from Python 3 or 2."""
+    """Convert a string of a pickle, from Python 3 or 2, to `str`."""
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 def numbers_in(value: object) -> list[int] | None:
-    """A list or a row of integers as a list; None where it is neither."""
+    """Return a list or a row of integers as a list, or None where it is neither."""
     items = value.tolist() if isinstance(value, np.ndarray) else value
     return items if isinstance(items, list) and all(type(item) is int for item in items) else None
 
@@ -68,7 +68,7 @@ class _Kind:
             raise ValueError(f"an array of type '{self.code}' is no array of integers")
 
     def __setstate__(self, state: tuple[object, ...]) -> None:
-        # (version, byte order, …): what follows describes compound types, which are none of ours.
+        # (version, byte order, …): the rest describes compound types, which are not supported.
         self.order = text(state[1])
         if self.order not in ("<", ">", "=", "|"):
             raise ValueError(f"an array of byte order '{self.order}' is no array of integers")
@@ -78,7 +78,7 @@ class _Kind:
 
 
 class _Pending:
-    """An array whose shape, type and bytes arrive after it: what `numpy`'s own unpickling makes and then fills."""
+    """An array whose shape, type and bytes arrive later: NumPy's unpickling creates it first and then fills it."""
 
     __slots__ = ("array",)
 
@@ -91,7 +91,7 @@ class _Pending:
 
 
 class _Stand:
-    """What a pickle gets for a name: it can be called, and not changed."""
+    """What a pickle gets for a name: it can be called, but not changed."""
 
     __slots__ = ("_make",)
 
@@ -120,7 +120,7 @@ def _scalar(kind: object, raw: object) -> int:
 
 
 def _encode(value: object, encoding: object) -> bytes:
-    """How Python 3 writes bytes for Python 2."""
+    """Restore bytes that Python 3 wrote for Python 2, as a string in latin1."""
     if not isinstance(value, str) or encoding != "latin1":
         raise ValueError("it encodes what is no text of bytes")
     return codecs.encode(value, "latin1")
@@ -130,7 +130,7 @@ _NAMES = {
     ("numpy", "dtype"): _Stand(_Kind),
     ("numpy", "ndarray"): _Stand(_Pending),
     ("_codecs", "encode"): _Stand(_encode),
-    # How Python 3 writes no bytes for Python 2. It is called without anything.
+    # How Python 3 writes empty bytes for Python 2; it is called without arguments.
     ("__builtin__", "bytes"): _Stand(lambda: b""),
     # NumPy 2 moved numpy.core to numpy._core.
     **{
@@ -151,7 +151,7 @@ FACTOR = 4
 
 
 class _Budget:
-    """Bytes that may still be taken: a file that says the same thing often enough would take any number."""
+    """The bytes that may still be used: a file that repeats the same value often enough could use any number."""
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -163,7 +163,7 @@ class _Budget:
 
 
 class _Bounded:
-    """A file that says how much of it there is before memory is taken for what it claims."""
+    """A file that checks how much of it is left before memory is allocated for what it claims."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self._file, self._size = file, size
@@ -181,8 +181,10 @@ class _Bounded:
 
 
 def _measure(file: IO[bytes], size: int) -> None:
-    """Refuse a pickle that claims more bytes than it has, or numbers a value far beyond those before it, for which the
-    unpickler would take memory first."""
+    """Check that a pickle claims no more bytes than it has, and numbers no value far beyond those before it.
+
+    The unpickler would allocate memory for both first.
+    """
     for count, (code, argument, _) in enumerate(pickletools.genops(cast(IO[bytes], _Bounded(file, size))), start=1):
         if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and isinstance(argument, int) and argument > count:
             raise ValueError(f"it numbers a value {argument} of at most {count}")
@@ -190,7 +192,7 @@ def _measure(file: IO[bytes], size: int) -> None:
 
 class _PlainUnpickler(pickle.Unpickler):
     def __init__(self, file: Any, path: Path, remedy: str) -> None:
-        # As bytes: pixels that Python 2 wrote are not decoded to text and back.
+        # encoding="bytes", so that pixels that Python 2 wrote are not decoded to text and back.
         super().__init__(file, encoding="bytes")
         self._path, self._remedy = path, remedy
         self._budget = _Budget(FACTOR * path.stat().st_size)
@@ -211,7 +213,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def _finished(value: Any, done: dict[int, Any], budget: _Budget) -> Any:
-    """The value with every pending array in its place; `done` keeps what is shared shared, however often it is."""
+    """Replace every pending array in a value by its array; `done` preserves shared objects, however often shared."""
     if isinstance(value, _Pending):
         if value.array is None:
             raise ValueError("an array was begun and not filled")

@@ -1,4 +1,4 @@
-"""Where prepared data sets lie, and how to get at one by name: the one place that knows.
+"""Where prepared data sets are, and how to open one by name.
 
 Names and places are needed for help texts, so torch is imported only where a store is opened.
 """
@@ -29,24 +29,24 @@ TITLES = {
     "tiered-imagenet": "tieredImageNet",
     DRAWN: "drawn alphabets",
 }
-"""What the headers of the known data sets call them. A set made of a person's own folders bears its own name."""
+"""The names of the known data sets in their headers. A data set made from a user's folders has any other name."""
 
 
 def prepared(name: str) -> Path | None:
-    """A prepared data set of this name: in the folder prepared/ of WARPGRAD_DATA, or in data/."""
+    """Find the prepared data set of this name, if any, in the folder prepared/ of WARPGRAD_DATA or in data/."""
     from warpgrad.data.store import FILE
 
     return next((folder for folder in _places(name) if (folder / FILE).is_file()), None)
 
 
 def _places(name: str) -> list[Path]:
-    """Where a prepared data set of this name may be."""
+    """Return the folders where a prepared data set of this name may be."""
     folders = [Path(named).expanduser() / "prepared"] if (named := os.environ.get(VARIABLE)) else []
     return [folder / name for folder in (*folders, STORES)]
 
 
 def content_hash(data: str) -> str | None:
-    """The SHA-256 of the images, or sentences, that `data` names, as their store says; None where there are none."""
+    """Return the recorded SHA-256 of the images or sentences that `data` names, or None where there are none."""
     from warpgrad.data.sources.text import FILE as SENTENCES
     from warpgrad.data.sources.text import open_text
     from warpgrad.data.store import FILE, read_header
@@ -59,7 +59,7 @@ def content_hash(data: str) -> str | None:
 
 
 def open_prepared(data: str) -> ImageStore:
-    """The store that `data` names: a data set that was prepared under this name, or else a folder with one."""
+    """Open the store that `data` names: a data set that was prepared under this name, or else a folder with one."""
     from warpgrad.data.store import FILE, open_store
 
     if (found := prepared(data)) is not None:
@@ -80,5 +80,5 @@ def open_prepared(data: str) -> ImageStore:
 
 
 def data_name(store: ImageStore) -> str:
-    """What results on this store are called after: by its own header, not by where it lies."""
+    """Return the name that results on this store use, taken from its header and not from its location."""
     return next((name for name, title in TITLES.items() if title == store.header.name), store.header.name)

@@ -1,4 +1,4 @@
-"""Which classes are for meta-training, validation and meta-testing: checked where published, else drawn by key."""
+"""The split of classes into meta-training, validation and meta-testing: checked where published, else drawn by key."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from warpgrad.errors import WarpgradError, require
 from warpgrad.keys import fold
 
 SPLITS = ("train", "validation", "test")
-"""What the splits of every few-shot data set are called in a store."""
+"""The names of the splits of every few-shot data set in a store."""
 
 FILE_NAMES = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
-"""What published files and folders call them."""
+"""The names of the splits in published files and folders."""
 
 
 def check_splits(
     splits: Mapping[str, Sequence[str]], classes: Collection[str], where: str, sizes: Mapping[str, int] | None = None
 ) -> None:
-    """Refuse splits that name what is not there, share a class, or are not of the published `sizes`."""
+    """Check that splits name existing classes, share no class, and have the published `sizes`."""
     home: dict[str, str] = {}
     for split, members in splits.items():
         for name in members:
@@ -33,7 +33,7 @@ def check_splits(
 
 
 def check_groups_apart(splits: Mapping[str, Sequence[str]], groups: Mapping[str, str], where: str, name: str) -> None:
-    """Refuse splits that share a group (superclass); a class without one is not looked at."""
+    """Check that splits share no group (superclass); classes without one are ignored."""
     home: dict[str, str] = {}
     for split, members in splits.items():
         for group in (groups.get(member, "") for member in members):
@@ -47,8 +47,8 @@ def check_groups_apart(splits: Mapping[str, Sequence[str]], groups: Mapping[str,
 def draw_splits(classes: Iterable[str], sizes: Mapping[str, int], *key: int | str) -> dict[str, list[str]]:
     """Deal the classes out by a keyed shuffle; `sizes` says how many go where.
 
-    The place of a class in the shuffle is a hash of the key and of its name: no file order, no platform, and no
-    release of a library can change it.
+    The place of a class in the shuffle is a hash of the key and of its name, which does not depend on file order,
+    platform or library versions.
     """
     order = sorted(classes, key=lambda name: fold(*key, name))
     dealt: dict[str, list[str]] = {}
@@ -58,14 +58,14 @@ def draw_splits(classes: Iterable[str], sizes: Mapping[str, int], *key: int | st
 
 
 def fractions(count: int, where: str) -> dict[str, int]:
-    """64 / 16 / 20 % of `count` classes, as in miniImageNet and CIFAR-FS, and at least one each."""
+    """Return 64 / 16 / 20 % of `count` classes, as in miniImageNet and CIFAR-FS, and at least one each."""
     require(count >= len(SPLITS), f"{where} has {count} classes; {len(SPLITS)} or more are needed for three splits.")
     validation, test = max(1, round(0.16 * count)), max(1, round(0.20 * count))
     return {"train": count - validation - test, "validation": validation, "test": test}
 
 
 def lines_of(raw: bytes, where: str) -> list[str]:
-    """The class names of a split file: one a line, blank lines left out."""
+    """Return the class names of a split file, which has one per line; blank lines are ignored."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as failure:
@@ -74,7 +74,7 @@ def lines_of(raw: bytes, where: str) -> list[str]:
 
 
 def table_of(raw: bytes, where: str) -> dict[str, str]:
-    """A JSON file that gives every class its group."""
+    """Parse a JSON file that maps every class to its group."""
     try:
         table: dict[str, str] = json.loads(raw)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as failure:

@@ -3,7 +3,7 @@
     <data set>/header.json   what is in it: `Header`
     <data set>/images.bin    uint8 [images, channels, height, width], class after class, nothing else
 
-Images are read through a read-only memory map, so opening costs nothing and a data set larger than memory works.
+Images are read through a read-only memory map, so opening costs nothing and a data set may be larger than memory.
 `writing.py` makes such folders.
 """
 
@@ -30,9 +30,9 @@ from warpgrad.io import DamagedError, digest, unsealed
 FORMAT = "warpgrad-images"
 VERSION = 1
 SEAL = "header_sha256"
-"""The entry of a header that is the SHA-256 of all others."""
+"""The entry of a header that holds the SHA-256 of all others."""
 HEADER_BYTES = 256 << 20
-"""A longer header is refused before it is read."""
+"""A longer header is rejected before it is read."""
 FILE = "header.json"
 
 _Kind = TypeVar("_Kind")
@@ -40,7 +40,7 @@ _Kind = TypeVar("_Kind")
 
 @dataclass(frozen=True)
 class Header:
-    """What is in a data set. Its rules hold for every instance, whether just written or read back."""
+    """What is in a data set. It is validated for every instance, whether just written or read back."""
 
     name: str
     shape: tuple[int, int, int]
@@ -87,8 +87,7 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """The header of the data set in the folder `path`; a clear refusal where it is none, of another version, or
-    damaged."""
+    """Read the header of the data set in `path`; an error says if it is missing, of another version, or damaged."""
     file = path / FILE
     require(
         file.is_file(), f"{path} is not a prepared data set: it has no {FILE}; make one with 'warpgrad data prepare'."
@@ -126,7 +125,7 @@ def _header(fields: dict[str, Any]) -> Header:
     splits: Any = fields.get("splits")
     require(isinstance(splits, dict), "'splits' is not a table")
     return Header(
-        shape=cast(tuple[int, int, int], tuple(_list(fields, "shape", int))),  # how many there are, `Header` checks
+        shape=cast(tuple[int, int, int], tuple(_list(fields, "shape", int))),  # `Header` checks the length
         classes=tuple(_list(fields, "classes", str)),
         groups=tuple(_list(fields, "groups", str)),
         offsets=tuple(_list(fields, "offsets", int)),
@@ -143,7 +142,7 @@ def _text(fields: dict[str, Any], key: str) -> str:
 
 def _list(fields: dict[str, Any], key: str, kind: type[_Kind]) -> list[_Kind]:
     value = fields.get(key)
-    # type() rather than isinstance(): in Python, true is an int.
+    # type() rather than isinstance(), because a bool is an int.
     if not isinstance(value, list) or any(type(item) is not kind for item in value):
         raise WarpgradError(f"'{key}' is not a list of {kind.__name__}")
     return value
@@ -156,7 +155,7 @@ IMAGES = "images.bin"
 
 
 class ImageStore:
-    """A data set on disk. `images(i)` copies one class out of the memory map; what else is known is in `header`."""
+    """A data set on disk. `images(i)` copies one class out of the memory map; everything else is in `header`."""
 
     def __init__(self, path: Path, header: Header) -> None:
         self.path, self.header = path, header
@@ -177,16 +176,16 @@ class ImageStore:
         return self.header.groups
 
     def __len__(self) -> int:
-        """The number of classes."""
+        """Return the number of classes."""
         return len(self.header.classes)
 
     def count(self, class_index: int) -> int:
-        """The number of images of one class."""
+        """Return the number of images of one class."""
         begin, end = self._span(class_index)
         return end - begin
 
     def images(self, class_index: int, chosen: Sequence[int] | None = None) -> Tensor:
-        """uint8 [n, channels, height, width]: all images of one class, or the `chosen` ones in that order.
+        """Return all images of one class, or the `chosen` ones in that order, as uint8 [n, channels, height, width].
 
         The tensor is a copy and may be written to; with `chosen`, only those images are read.
         """
@@ -202,12 +201,12 @@ class ImageStore:
         return torch.from_numpy(np.array(pixels))
 
     def members(self) -> dict[str, tuple[int, ...]]:
-        """Group name -> the indices of its classes, both in sorted order of their names."""
+        """Map each group name to the indices of its classes, both sorted by name."""
         order = sorted(range(len(self)), key=lambda index: (self.groups[index], self.classes[index]))
         return {group: tuple(indices) for group, indices in groupby(order, self.groups.__getitem__)}
 
     def split(self, name: str) -> tuple[int, ...]:
-        """The indices of the classes of a published split."""
+        """Return the indices of the classes of a published split."""
         if name not in self.header.splits:
             known = ", ".join(sorted(self.header.splits)) or "none"
             raise WarpgradError(f"{self.header.name} has no split '{name}'; its splits are: {known}.")
@@ -215,7 +214,7 @@ class ImageStore:
         return tuple(place[class_name] for class_name in self.header.splits[name])
 
     def verify(self) -> None:
-        """Read every byte and compare with the checksum in the header."""
+        """Read every byte and compare the result with the checksum in the header."""
         with (self.path / IMAGES).open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != self.header.sha256:
@@ -233,7 +232,7 @@ _verified: set[tuple[object, ...]] = set()
 
 
 def open_store(path: Path | str, *, verify: bool = True) -> ImageStore:
-    """Open a data set; header and sizes are always checked, the checksum of all pixels once in a process.
+    """Open a data set; header and sizes are always checked, the checksum of all pixels once per process.
 
     Without `verify`, damaged pixels go unnoticed.
     """
@@ -245,7 +244,7 @@ def open_store(path: Path | str, *, verify: bool = True) -> ImageStore:
         raise damaged(path, f"{IMAGES} {size}")
     store = ImageStore(path, header)
     status = (path / IMAGES).stat()
-    # A file that was not written to since is unchanged.
+    # A file with the same status has not been written to.
     known = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, header.sha256)
     if verify and known not in _verified:
         store.verify()
@@ -254,9 +253,9 @@ def open_store(path: Path | str, *, verify: bool = True) -> ImageStore:
 
 
 def check_store(path: Path) -> str:
-    """What a data set is, in which every byte of header and images was compared with its checksum."""
+    """Compare every byte of header and images with its checksum, and return what was checked."""
     store = open_store(path)
-    store.verify()  # also where this process has done so before
+    store.verify()  # even if this process has done so before
     text = (path / FILE).read_text(encoding="utf-8")
     if SEAL in json.loads(text) and text != store.header.to_json():
         raise damaged(path, f"{FILE} is not set as it was written")

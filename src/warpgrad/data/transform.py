@@ -1,4 +1,4 @@
-"""Random affine transformations of a whole batch at once: what makes the alphabets too hard for few shots (App. E).
+"""Random affine transformations of a whole batch at once, which make the alphabets too hard for few shots (App. E).
 
 Each image is scaled by .8–1.2, rotated by any angle, and shifted by up to a fifth of its height and width. The
 parameters are a function of a key alone: drawn on the CPU, then moved, so every device sees the same images.
@@ -20,14 +20,14 @@ from warpgrad.keys import generator
 
 @dataclass(frozen=True)
 class AffineRange:
-    """From what the transformations are drawn, uniformly."""
+    """The ranges from which transformations are drawn uniformly."""
 
     scale: tuple[float, float] = (0.8, 1.2)
     """Smallest and largest magnification."""
     rotate: tuple[float, float] = (0.0, 360.0)
     """In degrees, counterclockwise as the image is seen."""
     shift: float = 0.2
-    """Largest shift either way, as a fraction of the height and of the width; each is drawn by itself."""
+    """Largest shift either way, as a fraction of the height and of the width; the two are drawn independently."""
 
     def __post_init__(self) -> None:
         require(
@@ -38,13 +38,13 @@ class AffineRange:
 
 
 def random_affine(images: Tensor, key: int, ranges: AffineRange | None = None) -> Tensor:
-    """Transform each image of a batch [n, channels, height, width] by its own draw. uint8 becomes float32 in [0, 1]."""
+    """Transform each image of a batch [n, channels, height, width] by its own draw; uint8 becomes float32 in [0, 1]."""
     floats = images if images.is_floating_point() else to_float(images)
     return transform(floats, *draw_affine(len(images), key, ranges or AffineRange()))
 
 
 def draw_affine(count: int, key: int, ranges: AffineRange) -> tuple[Tensor, Tensor, Tensor]:
-    """Scales [n], angles [n] in degrees, and shifts [n, 2] (down, right) in fractions, float64 on the CPU."""
+    """Draw scales [n], angles [n] in degrees, and shifts [n, 2] (down, right) in fractions, float64 on the CPU."""
     draws = torch.rand(4, count, generator=generator(key, "affine"), dtype=torch.float64)
     scale = ranges.scale[0] + (ranges.scale[1] - ranges.scale[0]) * draws[0]
     angle = ranges.rotate[0] + (ranges.rotate[1] - ranges.rotate[0]) * draws[1]
@@ -54,8 +54,8 @@ def draw_affine(count: int, key: int, ranges: AffineRange) -> tuple[Tensor, Tens
 def transform(images: Tensor, scale: Tensor, angle: Tensor, shift: Tensor) -> Tensor:
     """Scale and rotate about the centre, then shift; bilinear, with paper (0) beyond the edges.
 
-    `grid_sample` wants the way back, from a place in the result to the place in the image it shows, in
-    coordinates that run from −1 to 1 along either side: x = R⁻¹ (x' − shift) / scale, corrected for the sides' ratio.
+    `grid_sample` needs the inverse map, from a place in the result to the place in the image that it shows, in
+    coordinates that run from −1 to 1 along either side: x = R⁻¹ (x' − shift) / scale, corrected for the aspect ratio.
     """
     require(
         images.dim() == 4 and images.is_floating_point(),
@@ -65,7 +65,7 @@ def transform(images: Tensor, scale: Tensor, angle: Tensor, shift: Tensor) -> Te
     height, width = images.shape[-2:]
     radians = angle.double() * (math.pi / 180.0)
     cosine, sine = torch.cos(radians) / scale, torch.sin(radians) / scale
-    # Rows of the inverse rotation. y points down: what is seen as counterclockwise is clockwise in (x, y).
+    # Rows of the inverse rotation. y points down, so what looks counterclockwise is clockwise in (x, y).
     rows = torch.stack([cosine, -sine * (height / width), sine * (width / height), cosine], dim=1)
     matrix = rows.view(-1, 2, 2)
     offset = -(matrix @ (2.0 * shift.double()).flip(1)[:, :, None])
@@ -76,9 +76,9 @@ def transform(images: Tensor, scale: Tensor, angle: Tensor, shift: Tensor) -> Te
 
 @lru_cache(maxsize=8)
 def _page(height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(x, y, 1) of every pixel's middle, [3, height·width]; cached, because it is the same for every batch.
+    """Return (x, y, 1) of the centre of every pixel, [3, height·width], cached because it is the same for every batch.
 
-    What `affine_grid` does, at a third of its cost, and exact where the sides are powers of two.
+    This is what `affine_grid` does, at a third of its cost, and exact where the sides are powers of two.
     """
     y = (2.0 * torch.arange(height, dtype=dtype, device=device) + 1.0) / height - 1.0
     x = (2.0 * torch.arange(width, dtype=dtype, device=device) + 1.0) / width - 1.0
@@ -86,8 +86,8 @@ def _page(height: int, width: int, dtype: torch.dtype, device: torch.device) -> 
 
 
 def to_float(images: Tensor, device: torch.device | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
-    """uint8 0..255 as `dtype` 0..1 on `device`; what is float already is only moved and cast."""
-    # Moved first, while a pixel is one byte.
+    """Convert uint8 0..255 to `dtype` 0..1 on `device`; floats are only moved and cast."""
+    # Move first, while a pixel is one byte.
     moved = images if device is None else images.to(device)
     if moved.dtype == torch.uint8:
         return moved.to(dtype).div_(255.0)

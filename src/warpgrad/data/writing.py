@@ -1,8 +1,8 @@
-"""Writing a data set, class by class, whole or not at all.
+"""Writing a data set, class by class, completely or not at all.
 
-It is built in a hidden folder beside its place, `.NAME.partial`, and renamed at the end. Where the caller says by a
-fingerprint what the images are made of, an interrupted call leaves the folder, and the same call goes on from what is
-whole there. What it ends with is what an uninterrupted call ends with.
+It is built in a hidden folder beside its destination, `.NAME.partial`, and renamed at the end. Where the caller
+identifies the source of the images by a fingerprint, an interrupted call leaves the folder, and the same call resumes
+from the classes that are complete there. The result is the same as that of an uninterrupted call.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from warpgrad.version import __version__
 
 
 def check_vacant(destination: Path) -> None:
-    """Refuse a destination that exists, before any work is done for it."""
-    if (destination / FILE).is_file():  # a kill may have come between the last two steps of writing it
+    """Raise an error if the destination exists, before any work is done for it."""
+    if (destination / FILE).is_file():  # the process may have been killed between the last two steps
         for name in (JOURNAL, LOCK):
             (destination / name).unlink(missing_ok=True)
     require(
@@ -39,7 +39,7 @@ def check_vacant(destination: Path) -> None:
 
 
 def partial_of(destination: Path) -> Path:
-    """The folder in which a data set is built."""
+    """Return the folder in which a data set is built."""
     return destination.parent / f".{destination.name}.partial"
 
 
@@ -57,9 +57,9 @@ def write(
 ) -> ImageStore:
     """Stream `classes` into a new data set at `destination`, one class in memory at a time.
 
-    `fingerprint` stands for everything that the images are made of. With it an interrupted call can be repeated, and
-    so can one that lost its source; without it, and where a class is not what it should be, nothing is left behind,
-    not even folders made on the way.
+    `fingerprint` identifies everything that the images are made from. With it, a call that was interrupted or lost its
+    source can be resumed by repeating it; without it, and where a class is invalid, nothing is left behind, not even
+    folders created on the way.
     """
     check_vacant(destination)
     made = [folder for folder in destination.parents if not folder.exists()]
@@ -71,7 +71,7 @@ def write(
     try:
         partial.mkdir(parents=True, exist_ok=True)
         begun = PartialStore(partial, name, shape, identity)
-        check_vacant(destination)  # again, now that no other process can finish it
+        check_vacant(destination)  # again, now that the lock keeps other processes from finishing it
         for item in classes:
             begun.add(item)
         begun.finish(
@@ -88,7 +88,7 @@ def write(
         if begun is not None and not kept:
             shutil.rmtree(partial, ignore_errors=True)
         for folder in made:
-            # A folder that is in use, by us or by somebody else meanwhile, is not empty and stays.
+            # A folder that is in use, by us or meanwhile by somebody else, is not empty and stays.
             with suppress(OSError):
                 folder.rmdir()
         if isinstance(failure, OSError):
@@ -102,14 +102,14 @@ def write(
 
 
 def _identity(facts: Any) -> str:
-    """Of a data set to be: versions are part of it because a decoder may change."""
+    """Return the identity of a data set to be written; it includes versions because a decoder may change."""
     text = json.dumps([facts, __version__, PIL.__version__], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 JOURNAL = "classes.jsonl"
 LOCK = ".lock"
-"""Held by the process that writes the data set."""
+"""The lock file of the process that writes the data set."""
 
 
 class ClassImages(NamedTuple):
@@ -120,7 +120,7 @@ class ClassImages(NamedTuple):
     group: str
     """What the class belongs to, e.g. its alphabet; "" where there are no groups."""
     images: Images | Callable[[], Images]
-    """Or what makes them, which is not called for a class that is written already."""
+    """The images, or a function that makes them, which is not called for a class that is written already."""
 
 
 class _Line(NamedTuple):
@@ -133,13 +133,13 @@ class _Line(NamedTuple):
 
 
 class PartialStore:
-    """The images of a data set under way, and the journal of the classes that are among them."""
+    """The images of an unfinished data set, and the journal of the classes written so far."""
 
     def __init__(self, folder: Path, title: str, shape: tuple[int, int, int], identity: str | None) -> None:
         self._folder, self._title, self._shape = folder, title, shape
         self._lock = locked(folder / LOCK, f"another process is writing {folder}: wait for it, or stop it.")
         self._journal = (folder / JOURNAL).open("a+b")
-        # Opened for appending, so that what is there survives, but to be read and cut as well.
+        # Opened for appending, so that existing bytes survive, but also read and truncated.
         self._pixels = (folder / IMAGES).open("a+b")
         self._digest = hashlib.sha256()
         self._written: list[_Line] = []
@@ -154,11 +154,11 @@ class PartialStore:
         return int(np.prod(self._shape))
 
     def add(self, item: ClassImages) -> None:
-        """Write a class, unless it is there."""
+        """Write a class, unless it is written already."""
         for name in (item.name, item.group):
             try:
                 name.encode()
-            except UnicodeEncodeError as error:  # a file system takes names that are no text
+            except UnicodeEncodeError as error:  # a file system allows names that are not text
                 raise WarpgradError(f"class {name!a} of {self._title} has no name in UTF-8; rename it.") from error
         place = len(self._written)
         if place < len(self._kept):
@@ -178,7 +178,7 @@ class PartialStore:
         self._note(self._written[-1])
 
     def finish(self, header: Callable[[dict[str, Any]], Header]) -> None:
-        """Write the header, last of all."""
+        """Write the header, after all images."""
         lines = self._written
         made = header(
             {
@@ -204,7 +204,7 @@ class PartialStore:
         self._journal.flush()
 
     def _checked(self, identity: str | None) -> list[_Line]:
-        """The classes of the journal, up to the first whose bytes are not there; none where it is of something else."""
+        """Return the journal's classes up to the first without intact bytes; none if it is of another data set."""
         self._journal.seek(0)
         own, *lines = self._journal.read().splitlines(keepends=True) or [b""]
         kept: list[_Line] = []
@@ -225,7 +225,7 @@ class PartialStore:
 
 
 def _decoded(text: bytes) -> _Line | None:
-    """A line of the journal; None where it was cut off or damaged."""
+    """Decode a line of the journal; return None where it was cut off or damaged."""
     try:
         name, group, images, sha256 = json.loads(text)
     except (ValueError, TypeError):

@@ -1,1 +1,1 @@
-"""Alphabets that a program invents and draws, where no data set is on disk."""
+"""Alphabets that a program invents and draws, for when no data set is on disk."""

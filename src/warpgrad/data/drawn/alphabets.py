@@ -1,11 +1,11 @@
 """The drawn alphabets: invented characters, each drawn by many writers, made from a seed.
 
-The embedded default where no handwriting is on disk: same format, same pipeline. The generator was tuned by hand until
-its ink, stroke width and distances within and between characters were near those of all 46 usable alphabets of
-Omniglot, held-out ones included; so likeness in these is by construction and no evidence.
+They are the built-in default where no handwriting is on disk, with the same format and pipeline. The generator was
+tuned by hand until its ink, stroke width and distances within and between characters were near those of all 46 usable
+alphabets of Omniglot, held-out ones included; so similarity in these is by construction and not evidence.
 
-An alphabet is a style, and its characters are strokes in that style (`glyphs`); writers draw them (`writers`). The
-same seed is meant to give the same bytes on every machine; one machine was tried, with NumPy's vector paths on and off.
+An alphabet is a style, and its characters are strokes in that style (`glyphs`); writers draw them (`writers`). The same
+seed is meant to give the same bytes on every machine; this was tested on one machine, with NumPy's SIMD on and off.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _classes(
         place = ("drawn", seed, alphabet)
         group = f"Drawn_{alphabet + 1:02d}"
         style = draw_style(Random(*place, "style"))
-        writers = draw_writers(Random(*place, "hands"), drawers)  # the key is what the bytes depend on
+        writers = draw_writers(Random(*place, "hands"), drawers)  # the bytes depend on this key
         number = Random(*place, "characters").integer(*characters)
         for index, glyph in enumerate(_alphabet(place, style, number)):
             images = partial(draw_glyph, Random(*place, "drawings", index), glyph, writers, size)
@@ -90,7 +90,7 @@ def _classes(
 
 
 def _alphabet(place: tuple[str, int, int], style: Style, number: int) -> Iterator[Glyph]:
-    """Characters that are neither blots nor specks and can be told from one another, even turned by a right angle."""
+    """Yield characters that are neither blots nor specks and distinct from one another, even turned by right angles."""
     glyphs: list[Glyph] = []
     known: list[Levels] = []
     for index in range(number):
@@ -108,11 +108,11 @@ def _alphabet(place: tuple[str, int, int], style: Style, number: int) -> Iterato
         yield page
 
 
-# What follows decides what is in the data set, so it uses integers: a sum of floats may vary by machine.
+# The functions below decide what is in the data set, so they use integers: a sum of floats may vary by machine.
 
 
 def _legible(model: Images) -> bool:
-    """Some ink, not too much, and in lines: twice the ink over its outline is the width of a stroke."""
+    """Return whether there is some ink, not too much, and in lines: 2 · ink / outline is the width of a stroke."""
     levels = model.astype(np.int64)
     ink = int(levels.sum())
     outline = int(np.abs(np.diff(levels, axis=0)).sum() + np.abs(np.diff(levels, axis=1)).sum())
@@ -121,7 +121,7 @@ def _legible(model: Images) -> bool:
 
 
 def _outline(model: Images) -> Levels:
-    """The model blurred, so that what is compared is where strokes run and not single pixels."""
+    """Blur the model, so that comparisons depend on where strokes run and not on single pixels."""
     half = model.astype(np.int64).reshape(_MODEL // 2, 2, _MODEL // 2, 2).sum(axis=(1, 3))
     padded = np.pad(half, 1)
     rows = padded[:-2] + padded[1:-1] + padded[2:]

@@ -1,8 +1,8 @@
-"""Invented alphabets: a style each, and characters composed of strokes in that style.
+"""Invented alphabets: each has a style, and characters composed of strokes in that style.
 
-What makes the characters of a real alphabet look related is shared here as well: few kinds of strokes, a common
-grid on which they begin, bend and end, parts that recur (radicals), letters that grew out of one another, a bar or
-stem that all have, marks above or below, knobs, symmetry.
+They share what makes the characters of a real alphabet look related: few kinds of strokes, a common grid on which they
+begin, bend and end, recurring parts (radicals), letters derived from one another, a bar or stem that all have, marks
+above or below, knobs, symmetry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Random:
-    """The random numbers of the place that `parts` name (see `warpgrad.keys.fold`)."""
+    """Random numbers keyed by `parts` (see `warpgrad.keys.fold`)."""
 
     def __init__(self, *parts: int | str) -> None:
         self._bits = np.random.PCG64(fold(*parts))
@@ -34,7 +34,7 @@ class Random:
         return (low + (high - low) * unit).reshape(shape)
 
     def bell(self, deviation: float, shape: tuple[int, ...]) -> Floats:
-        """Nearly Gaussian around 0: four uniform draws summed, never beyond 2√3 deviations."""
+        """Draw nearly Gaussian numbers around 0: sums of four uniform draws, never beyond 2√3 deviations."""
         first, second, third, fourth = self.uniform(-0.5, 0.5, (4, *shape))
         return np.asarray((first + second + third + fourth) * (deviation * math.sqrt(3.0)))
 
@@ -42,7 +42,7 @@ class Random:
         return float(self.uniform(low, high, (1,))[0])
 
     def integer(self, low: int, high: int) -> int:
-        """Uniform on low..high, both included."""
+        """Draw an integer uniformly from low..high, both included."""
         return low + int(self.number(0.0, 1.0) * (high - low + 1))
 
     def chance(self, probability: float) -> bool:
@@ -52,8 +52,8 @@ class Random:
         return 1.0 if self.chance(0.5) else -1.0
 
     def weighted(self, weights: Sequence[float]) -> int:
-        """An index, drawn in proportion to its weight."""
-        # accumulate(), not sum(): what sum() does with floats differs between releases of Python.
+        """Draw an index in proportion to its weight."""
+        # accumulate(), not sum(): the rounding of sum() differs between releases of Python.
         reached = list(accumulate(weights))
         return min(bisect_right(reached, self.number(0.0, 1.0) * reached[-1]), len(weights) - 1)
 
@@ -67,26 +67,26 @@ def line(_: Random, begin: Floats, end: Floats) -> Floats:
 
 
 def bow(random: Random, begin: Floats, end: Floats) -> Floats:
-    """One bulge to a side, from shallow to more than a half circle."""
+    """Draw one bulge to a side, from shallow to more than a half circle."""
     bulge, flare = random.sign() * random.number(0.2, 0.65), random.number(0.0, 0.2)
     return _along(begin, end, [(0, 0), (0.2 - flare, 0.75 * bulge), (0.5, bulge), (0.8 + flare, 0.75 * bulge), (1, 0)])
 
 
 def wave(random: Random, begin: Floats, end: Floats) -> Floats:
-    """An S."""
+    """Draw an S."""
     bulge = random.sign() * random.number(0.2, 0.45)
     return _along(begin, end, [(0, 0), (0.22, bulge), (0.5, 0), (0.78, -bulge), (1, 0)])
 
 
 def hook(random: Random, begin: Floats, end: Floats) -> Floats:
-    """A stem whose end turns back."""
+    """Draw a stem whose end turns back."""
     side, depth = random.sign(), random.number(0.25, 0.45)
     turn = [(0, 0), (0.5, 0), (0.85, 0.06 * side), (1, depth * 0.55 * side), (0.85, depth * side)]
     return _along(begin, end, [*turn, (0.65, depth * side)] if random.chance(0.5) else turn)
 
 
 def corner(random: Random, begin: Floats, end: Floats) -> Floats:
-    """Two pieces that meet at an angle."""
+    """Draw two pieces that meet at an angle."""
     place, height = random.number(0.1, 0.9), random.sign() * random.number(0.35, 0.8)
     return _along(begin, end, [(0, 0), (place, height), (1, 0)])
 
@@ -99,14 +99,14 @@ def zigzag(random: Random, begin: Floats, end: Floats) -> Floats:
 
 
 def ring(random: Random, begin: Floats, end: Floats) -> Floats:
-    """A closed round, begun at `begin` and as wide as the way to `end`, a little open or overlapping."""
+    """Draw a ring that starts at `begin` and reaches to `end`, a little open or overlapping."""
     flat, side, slack = random.number(0.3, 0.5), random.sign(), random.number(-0.12, 0.05)
     around = [(0.15, 0.71), (0.5, 1), (0.85, 0.71), (1, 0), (0.85, -0.71), (0.5, -1), (0.15, -0.71)]
     return _along(begin, end, [(0, 0), *((x, y * flat * side) for x, y in around), (0.0, slack * side)])
 
 
 def curl(random: Random, begin: Floats, end: Floats) -> Floats:
-    """A stem with a loop in its course, as in a cursive e or l."""
+    """Draw a stem with a loop in its course, as in a cursive e or l."""
     side, place, wide = random.sign(), random.number(0.35, 0.65), random.number(0.16, 0.26)
     tall = wide * random.number(1.2, 2.2) * side
     loop = [(place + wide, 0.3 * tall), (place + wide, tall), (place - wide, tall), (place - wide, 0.3 * tall)]
@@ -114,21 +114,21 @@ def curl(random: Random, begin: Floats, end: Floats) -> Floats:
 
 
 def spiral(random: Random, begin: Floats, end: Floats) -> Floats:
-    """A round that ends inside itself."""
+    """Draw a ring that ends inside itself."""
     side, stop = random.sign(), random.integer(5, 7)
     inward = [(0.1, 0.42), (0.5, 0.55), (0.9, 0.35), (0.95, -0.15), (0.6, -0.35), (0.35, -0.1), (0.5, 0.12)]
     return _along(begin, end, [(0, 0), *((x, y * side) for x, y in inward[:stop])])
 
 
 def _along(begin: Floats, end: Floats, places: list[tuple[float, float]]) -> Floats:
-    """Points given by how far they are along begin → end, and how far off to its left, both in its lengths."""
+    """Return points given by their distances along begin → end and to its left, in units of its length."""
     way = end - begin
     left = np.array([way[1], -way[0]])
     return np.stack([begin + along * way + off * left for along, off in places])
 
 
 _SAMPLES = 32
-"""Points per piece between two control points: close enough that the pen leaves no gaps."""
+"""The number of points between two control points, close enough that the pen leaves no gaps."""
 
 
 class Stroke(NamedTuple):
@@ -152,7 +152,7 @@ _BEGIN, _LEAVE, _END, _ARRIVE = _hermite()
 
 
 def curve(points: Floats, roundness: Floats) -> Floats:
-    """The cardinal spline through [n, m, 2] control points, one roundness per row: [n, (m − 1)·32 + 1, 2]."""
+    """Return the cardinal spline through [n, m, 2] control points, one roundness per row: [n, (m − 1)·32 + 1, 2]."""
     before = np.concatenate([points[:, :1], points[:, :-1]], axis=1)
     after = np.concatenate([points[:, 1:], points[:, -1:]], axis=1)
     tangent = (after - before) * roundness[:, None, None]
@@ -163,18 +163,18 @@ def curve(points: Floats, roundness: Floats) -> Floats:
 
 
 def moved(glyph: Glyph, scale: Floats, shift: Floats) -> Glyph:
-    """Every point times `scale` plus `shift`."""
+    """Multiply every point by `scale` and add `shift`."""
     return tuple(Stroke(stroke.points * scale + shift, stroke.roundness) for stroke in glyph)
 
 
 def bounds(glyph: Glyph) -> tuple[Floats, Floats]:
-    """The upper left and the lower right of all control points."""
+    """Return the upper left and the lower right corner of the box around all control points."""
     points = np.concatenate([stroke.points for stroke in glyph])
     return points.min(axis=0), points.max(axis=0)
 
 
 def retraces(stroke: Stroke, there: Glyph) -> bool:
-    """Whether two fifths of the stroke or more run along ink that is there already, its own included."""
+    """Return whether two fifths of the stroke or more run along existing ink, that of the stroke included."""
     path = _course(stroke)
     place = np.arange(len(path))
     covered = (_near(path, path) & (np.abs(place[:, None] - place) > len(path) // 4)).any(axis=1)
@@ -200,10 +200,10 @@ _TEMPERS = (
     (1.2, 0.4, 0.0, 0.0, 1.0, 0.4, 0.8, 0.6, 0.3, 0.25),
     (1.0, 1.0, 0.4, 0.1, 0.8, 0.2, 0.6, 0.4, 0.1, 0.1),
 )
-"""How often each move is made at most: in angular, in round and in mixed alphabets."""
+"""The maximum weight of each move in angular, in round and in mixed alphabets."""
 
 _CURSIVE = 0.2
-"""From this roundness on, a walk cuts its corners."""
+"""The roundness from which on a walk cuts its corners."""
 
 
 @dataclass(frozen=True)
@@ -214,9 +214,9 @@ class Style:
     """How often each of the moves is made."""
     roundness: float
     strokes: tuple[float, ...]
-    """How often a character has 1, 2, 3 or 4 strokes of its own."""
+    """How often a character has 1, 2, 3 or 4 strokes, not counting shared parts."""
     connected: float
-    """How often a stroke begins on one that is there already."""
+    """How often a stroke begins on an existing one."""
     upright: float
     """How often a stroke keeps to its row or column of the grid."""
     rows: tuple[float, ...]
@@ -229,7 +229,7 @@ class Style:
     knobs: float
     """How often a stroke ends in a small ring."""
     marked: float
-    """How often a small mark stands above or below."""
+    """How often there is a small mark above or below."""
     use_radical: float
     family: float
     """How often a character is another one with a stroke changed."""
@@ -263,7 +263,7 @@ def draw_style(random: Random) -> Style:
 
 
 def draw_character(random: Random, style: Style, others: list[Glyph]) -> Glyph:
-    """Draw one more character beside the `others`; empty where no stroke found a place."""
+    """Draw one more character in addition to the `others`; it is empty if there was no room for a stroke."""
     if others and random.chance(style.family):
         kept = others[random.integer(0, len(others) - 1)]
         if len(kept) > 1 and random.chance(0.6):
@@ -291,7 +291,7 @@ def draw_character(random: Random, style: Style, others: list[Glyph]) -> Glyph:
 
 
 def proportioned(glyph: Glyph, style: Style) -> Glyph:
-    """Centred, in the proportions of the alphabet, and half of the way to its common size."""
+    """Centre a glyph, give it the proportions of the alphabet, and scale it half of the way to the common size."""
     proportion = np.array([style.aspect, 1.0])
     low, high = (bound * proportion for bound in bounds(glyph))
     extent = max(high[0] - low[0], high[1] - low[1], 0.2)
@@ -300,13 +300,13 @@ def proportioned(glyph: Glyph, style: Style) -> Glyph:
 
 
 def _favour(random: Random) -> float:
-    """Cubed, so that every alphabet has a few favourite moves and hardly makes the others."""
+    """Draw a cubed share, so that every alphabet has a few favourite moves and hardly makes the others."""
     share = random.number(0.1, 1.0)
     return share * share * share
 
 
 def _strokes(random: Random, style: Style, there: Glyph, count: int) -> Glyph:
-    """Up to `count` new strokes; one that would go over old ink is not made."""
+    """Draw up to `count` new strokes, except those that would go over existing ink."""
     made: list[Stroke] = []
     for _ in range(3 * count):
         before = (*there, *made)
@@ -317,7 +317,7 @@ def _strokes(random: Random, style: Style, there: Glyph, count: int) -> Glyph:
         else:
             points = move(random, begin, _apart(random, style, begin))
             if move in (ring, spiral):
-                # A turn as wide as the whole box would drown the rest.
+                # A turn as wide as the whole box would dominate the rest.
                 points = begin + (points - begin) * random.number(0.4, 0.8)
         stroke = Stroke(np.clip(points, -0.6, 0.6), style.roundness)
         if retraces(stroke, before):
@@ -339,7 +339,7 @@ def _node(random: Random, style: Style) -> Floats:
 
 
 def _apart(random: Random, style: Style, begin: Floats) -> Floats:
-    """A node of the grid well away from `begin`, mostly straight across or straight down."""
+    """Draw a node of the grid well away from `begin`, mostly in the same row or column."""
     upright = random.chance(style.upright)
     for _ in range(12):
         end = _node(random, style)
@@ -353,7 +353,7 @@ def _apart(random: Random, style: Style, begin: Floats) -> Floats:
 
 
 def _walk(random: Random, style: Style, begin: Floats) -> Floats:
-    """From node to node without lifting the pen and without turning straight back."""
+    """Walk from node to node without lifting the pen and without turning straight back."""
     path = [begin]
     for _ in range(random.integer(2, 4)):
         end = _apart(random, style, path[-1])
@@ -363,26 +363,26 @@ def _walk(random: Random, style: Style, begin: Floats) -> Floats:
     middles = [(first + second) * 0.5 for first, second in pairwise(path)]
     if style.roundness >= _CURSIVE:
         return np.stack([path[0], *middles, path[-1]] if random.chance(0.7) else path)
-    # The middles are points of their own, so that an unsteady writer bends the pieces a little.
+    # The midpoints are control points too, so that an unsteady writer bends the pieces a little.
     between = [point for pair in zip(path, middles, strict=False) for point in pair]
     return np.stack([*between, path[-1]])
 
 
 def _on(random: Random, there: Glyph) -> Floats:
-    """A place on a stroke: one of its ends or the middle of its course."""
+    """Draw a place on a stroke: one of its ends or the middle of its course."""
     points = there[random.integer(0, len(there) - 1)].points
     return np.array(points[(0, len(points) // 2, -1)[random.integer(0, 2)]])
 
 
 def _common(random: Random) -> Glyph:
-    """A bar along the top, or a stem at a side."""
+    """Draw a bar along the top, or a stem at a side."""
     side = random.sign() * 0.5
     begin, end = ((-0.5, -0.5), (0.5, -0.5)) if random.chance(0.6) else ((side, -0.5), (side, 0.5))
     return (Stroke(line(random, np.array(begin), np.array(end)), 0.0),)
 
 
 def _mark(random: Random, style: Style, glyph: Glyph) -> Stroke:
-    """A tick or a small ring above or below."""
+    """Draw a tick or a small ring above or below."""
     low, high = bounds(glyph)
     y = low[1] - 0.16 if random.chance(0.6) else high[1] + 0.16
     at = np.array([random.number(low[0], high[0]), y])
@@ -391,6 +391,6 @@ def _mark(random: Random, style: Style, glyph: Glyph) -> Stroke:
 
 
 def _beside(left: Glyph, right: Glyph) -> Glyph:
-    """Two parts in the two halves of the box."""
+    """Place two parts in the two halves of the box."""
     narrow, shift = np.array([0.44, 1.0]), np.array([0.28, 0.0])
     return moved(left, narrow, -shift) + moved(right, narrow, shift)

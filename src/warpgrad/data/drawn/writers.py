@@ -1,7 +1,7 @@
 """How different people draw the same character.
 
-What is steady in a writer (slant, proportions, where on the page, nib, care) shows in all that they draw; the rest is
-random in each drawing. Lengths are in half pages, as glyphs are laid out at half the width of the page.
+What is constant in a writer (slant, proportions, place on the page, nib, care) shows in all of their drawings; the rest
+is random in each drawing. Lengths are in half pages, as glyphs are laid out at half the width of the page.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _PAGE = 28.0
 _CENTRE = 0.483
 """People draw a little above and left of the middle."""
 _KNOT = 16
-"""Points of a path between two knots of the tremor."""
+"""The number of points of a path between two knots of the tremor."""
 
 
 @dataclass(frozen=True)
 class Writers:
-    """What is steady in n writers; one row per writer in every field."""
+    """What is constant in n writers; one row per writer in every field."""
 
     slant: Floats
     turn: Floats
@@ -32,16 +32,16 @@ class Writers:
     place: Floats
     nib: Floats
     loose: Floats
-    """How carelessly it random: 1 is usual."""
+    """How carelessly a writer draws; 1 is usual."""
     rounding: Floats
-    """How much it rounds corners."""
+    """How much a writer rounds corners."""
 
     def __len__(self) -> int:
         return len(self.nib)
 
 
 def draw_writers(random: Random, count: int) -> Writers:
-    """The people who draw one alphabet; some alphabets are drawn with more care than others by all."""
+    """Draw the writers of one alphabet; some alphabets are written with more care than others by all."""
     care = random.number(0.65, 1.35)
     return Writers(
         slant=random.bell(0.1, (count,)),
@@ -55,7 +55,7 @@ def draw_writers(random: Random, count: int) -> Writers:
 
 
 def draw_glyph(random: Random, glyph: Glyph, writers: Writers, size: int) -> Images:
-    """One drawing of `glyph` by each writer: uint8 [n, 1, size, size], ink 255 on paper 0."""
+    """Make one drawing of `glyph` by each writer: uint8 [n, 1, size, size], ink 255 on paper 0."""
     count = len(writers)
     # Now and then a writer slips.
     slip = random.uniform(0.0, 1.0, (count,)) < 0.12
@@ -71,13 +71,13 @@ def draw_glyph(random: Random, glyph: Glyph, writers: Writers, size: int) -> Ima
 
 
 def draw_model(glyph: Glyph, size: int) -> Images:
-    """The glyph itself, as no writer draws it: uint8 [size, size]."""
+    """Draw the ideal glyph, without the variation of any writer: uint8 [size, size]."""
     page = np.concatenate([curve(stroke.points[None], np.array([stroke.roundness])) for stroke in glyph], axis=1)
     return np.asarray(rasterise(size * (0.5 + 0.5 * page), np.array([NIB * (size / _PAGE)]), size)[0])
 
 
 def _stroke(random: Random, points: Floats, roundness: float, writers: Writers, loose: Floats) -> Floats:
-    """One stroke by each writer: misplaced, missized, its points shifted (neighbours alike), its course trembling."""
+    """Draw one stroke by each writer, off in place and size, its points shifted (neighbours alike), with a tremor."""
     count = len(writers)
     noise = random.bell(0.05, (count, len(points) + 2, 2)) * loose
     drawn = points + (noise[:, :-2] + 2.0 * noise[:, 1:-1] + noise[:, 2:]) / np.sqrt(6.0)
@@ -96,13 +96,13 @@ def _tremor(random: Random, count: int, points: int) -> Floats:
 
 
 def _bent(page: Floats, bend: Floats) -> Floats:
-    """Bent smoothly as a whole: a quadratic in the place on the page."""
+    """Bend the page smoothly as a whole, by a quadratic function of position."""
     x, y = page[..., 0:1], page[..., 1:2]
     return np.asarray(page + bend[0] * (x * x) + bend[1] * (x * y) + bend[2] * (y * y))
 
 
 def _turned(page: Floats, turn: Floats) -> Floats:
-    """By about `turn` radians; the half-angle form needs no sine."""
+    """Rotate by about `turn` radians; the half-angle form needs no sine."""
     half = turn[:, None] * 0.5
     whole = 1.0 + half * half
     cosine, sine = (1.0 - half * half) / whole, 2.0 * half / whole
@@ -116,19 +116,19 @@ def _slanted(page: Floats, slant: Floats) -> Floats:
 
 
 _FINE = 4
-"""Fine pixels per pixel and direction: an image has _FINE² + 1 grey levels of ink."""
+"""The number of fine pixels per pixel and direction: an image has _FINE² + 1 grey levels of ink."""
 
 
 def rasterise(paths: Floats, radius: Floats, size: int) -> Images:
     """Stamp a round nib of `radius` [n] along `paths` [n, points, 2], all in pixels: uint8 [n, size, size], ink 255.
 
-    The page is drawn black on white at four times the size and averaged down, which is what antialiases it.
+    The page is drawn black on white at four times the size and averaged down, which antialiases it.
     """
     fine = size * _FINE
     reach = int(np.ceil(radius.max() * _FINE))
     span = np.arange(-reach, reach + 1)
     down, right = (grid.ravel() for grid in np.meshgrid(span, span, indexing="ij"))
-    # A margin that takes what falls off the page: a nib held just outside of it leaves no ink.
+    # A margin takes what falls off the page: a nib just outside of it leaves no ink.
     margin = 2 * reach + 1
     wide = fine + 2 * margin
     centre = np.clip(np.floor(paths * _FINE), -reach - 1, fine + reach).astype(np.int64) + margin

@@ -1,1 +1,1 @@
-"""The public data sets, one file each, and a person's own class folders."""
+"""The public data sets, one file each, and a user's own class folders."""

@@ -30,7 +30,7 @@ _PICTURE = re.compile(r"((?:[^/]+/)?)data/([^/]+)/([^/]+\.png)")
 
 @dataclass(frozen=True)
 class CifarContents:
-    """What a whole tree holds."""
+    """What a complete tree holds."""
 
     classes: int = 100
     images: int = 600
@@ -46,7 +46,7 @@ class CifarSplits:
     """Below splits/."""
     sizes: Mapping[str, int]
     by_group: bool
-    """Whether a superclass lies in one split with all its classes."""
+    """Whether all classes of a superclass are in one split."""
 
 
 CIFAR_FS = CifarSplits("CIFAR-FS", "bertinetto", {"train": 64, "validation": 16, "test": 20}, by_group=False)
@@ -95,7 +95,7 @@ def prepare_cifar(
 
 
 def _complete(tree: FileTree, contents: CifarContents) -> tuple[str, dict[str, list[str]]]:
-    """The folder that holds data/, and the files of each class, both sorted; refused unless all are there."""
+    """Return the folder that holds data/, and the sorted files of each class; check that all are there."""
     found: dict[str, list[str]] = {}
     roots: set[str] = set()
     for name in tree.names:
@@ -127,7 +127,7 @@ def _names(tree: FileTree, root: str, splits: CifarSplits, split: str) -> list[s
 
 
 def _groups(tree: FileTree, root: str, found: Mapping[str, list[str]]) -> dict[str, str]:
-    """Class -> superclass; empty where the tree does not tell."""
+    """Return the superclass of each class, or nothing where the tree does not define them."""
     file = f"{root}superclasses.json"
     if file not in tree.names:
         return {}

@@ -1,10 +1,10 @@
-"""Any pictures in class folders: a user's own data set.
+"""Pictures in class folders: a user's own data set.
 
     <class>/<picture>                                 the splits are drawn: 64 / 16 / 20 % of the classes, by a seed
     <class>/<picture>, train.txt, val.txt, test.txt   each file names its classes, one a line
     train|val|test/<class>/<picture>                  the folders are the splits
 
-packed in a zip or not. Read are PNG, JPEG, BMP, GIF, TIFF, WebP and PPM.
+packed in a zip or not. PNG, JPEG, BMP, GIF, TIFF, WebP and PPM are read.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Layout(NamedTuple):
     classes: list[ClassFiles]
     """Sorted by name, as their files are."""
     splits: dict[str, list[str]] | None
-    """None where the tree tells none."""
+    """None where the tree defines none."""
     left_out: list[str]
-    """Files that are no pictures, by their names."""
+    """The names of files that are not pictures."""
 
 
 def prepare_folder(
@@ -51,11 +51,11 @@ def prepare_folder(
     progress: Progress | None = None,
     looked: Progress | None = None,
 ) -> ImageStore:
-    """Make a data set called `name` of the class folders in `source`, a folder or a zip.
+    """Make a data set called `name` from the class folders in `source`, a folder or a zip.
 
-    `size` resizes every picture to size×size; without it all must have one size. Images are stored grey where all
-    are, or with `grey`; else RGB. `split_seed` draws the splits where the source tells none (0 if not given).
-    Every file is looked at first (`looked`), so what cannot be read is named before anything is written.
+    `size` resizes every picture to size×size; without it all must have the same size. Images are stored grey if all are
+    grey, or with `grey`; else RGB. `split_seed` draws the splits where the source defines none (0 if not given). Every
+    file is checked first (`looked` is its progress), so unreadable files are reported before anything is written.
     """
     source, destination = Path(source).expanduser(), Path(destination)
     check_vacant(destination)
@@ -93,7 +93,7 @@ def prepare_folder(
 
 
 def read_layout(tree: FileTree) -> Layout:
-    """Classes, their pictures and their splits, by the names of the files alone."""
+    """Find classes, their pictures and their splits from the names of the files alone."""
     paths = _below_common(tree.names)
     pictures, left_out, texts = _sorted_out(paths)
     require(pictures, f"{tree.path} holds no pictures in class folders: put each class into a folder of its own.")
@@ -117,24 +117,24 @@ def read_layout(tree: FileTree) -> Layout:
 
 
 def _below_common(names: tuple[str, ...]) -> dict[tuple[str, ...], str]:
-    """Every file that is not hidden as the parts of its path, without the folders that all of them share."""
+    """Map the path parts of every file that is not hidden, without the folders that all share, to its name."""
     paths = {path: name for name in names if not _hidden(path := tuple(name.split("/")))}
     paths = _inside(paths)
-    # A lone train/ is a split without its like, not one more folder around everything.
+    # A lone train/ is a split whose siblings are missing, not one more folder around everything.
     while paths and next(iter(paths))[0] not in _SPLIT_OF and (inner := _inside(paths)) != paths:
         paths = inner
     return paths
 
 
 def _inside(paths: dict[tuple[str, ...], str]) -> dict[tuple[str, ...], str]:
-    """Without the first folder, if all share one; files that lie in no folder share none."""
+    """Drop the first folder if all paths share one; files outside of any folder share none."""
     if len({path[0] for path in paths}) == 1 and min(map(len, paths)) > 1:
         return {path[1:]: name for path, name in paths.items()}
     return paths
 
 
 def _hidden(path: tuple[str, ...]) -> bool:
-    """What file managers and version control leave behind; the outermost folder may be called as it likes."""
+    """Return whether file managers or version control left a file behind; the outermost folder may have any name."""
     inner = path[1:] or path
     return path[0] == "__MACOSX" or any(part.startswith(".") for part in inner)
 
@@ -142,7 +142,7 @@ def _hidden(path: tuple[str, ...]) -> bool:
 def _sorted_out(
     paths: dict[tuple[str, ...], str],
 ) -> tuple[dict[tuple[str, ...], str], list[str], dict[str, str]]:
-    """Pictures in folders by path; files that are none; and the split files beside the folders, by split."""
+    """Return pictures in folders by path, files that are not pictures, and split files beside the folders by split."""
     known = {suffix for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN}
     pictures: dict[tuple[str, ...], str] = {}
     left_out: list[str] = []
@@ -180,7 +180,7 @@ def _split_files(tree: FileTree, texts: dict[str, str], classes: set[str]) -> di
 def _look_through(
     tree: FileTree, classes: list[ClassFiles], size: int | None, looked: Progress | None
 ) -> tuple[tuple[int, int], bool]:
-    """Width and height of all images, and whether all are grey."""
+    """Check all images and return their width and height, and whether all are grey."""
     sides = (size, size) if size is not None else None
     all_grey = True
     for done, item in enumerate(classes, start=1):

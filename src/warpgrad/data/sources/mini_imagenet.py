@@ -1,9 +1,9 @@
 """miniImageNet (Vinyals et al. 2016; the splits of Ravi and Larochelle 2017): 100 classes of ImageNet, 600 images each.
 
 Two published forms are read. Pictures: train.csv, val.csv and test.csv, each with the columns filename and label,
-beside a folder images/, packed or not; pictures of any size become 84×84. Pickles: mini-imagenet-cache-{train,val,
-test}.pkl, each {"image_data": uint8 [n, 84, 84, 3], "class_dict": {class: places in image_data}}, read by
-`plain_pickle`, which runs nothing of theirs.
+beside a folder images/, packed or not; pictures of any size become 84×84. Pickles:
+mini-imagenet-cache-{train,val,test}.pkl, each {"image_data": uint8 [n, 84, 84, 3], "class_dict": {class: places in
+image_data}}, read by `plain_pickle`, which executes no code from them.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ SIDE = 84
 SHAPE = (3, SIDE, SIDE)
 LICENCE = "ImageNet's terms of access: for non-commercial research and education"
 FOLDERS = "unpack the pictures into class folders and use 'warpgrad data prepare folder --size 84'"
-"""The way around a pickle that cannot be read."""
+"""The workaround for a pickle that cannot be read."""
 
 
 def file_of(pattern: str, split: str) -> str:
-    """The published file of a split, e.g. of "{}_labels.pkl"."""
+    """Return the name of the published file of a split by a pattern such as "{}_labels.pkl"."""
     return pattern.format(FILE_NAMES[split][0])
 
 
 def one_at_a_time(read: Callable[[str], T]) -> Callable[[str], T]:
-    """Keep what was read last until something else is asked for; never two at a time in memory."""
+    """Cache the last result of `read` until another key is requested, so that only one is in memory at a time."""
     held: dict[str, T] = {}
 
     def held_or_read(key: str) -> T:
@@ -69,7 +69,7 @@ _FACTS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class MiniContents:
-    """What the whole data set holds."""
+    """What the complete data set holds."""
 
     sizes: Mapping[str, int] = field(default_factory=lambda: {"train": 64, "validation": 16, "test": 20})
     images: int = 600
@@ -83,8 +83,11 @@ def prepare_mini_imagenet(
     *,
     _contents: MiniContents | None = None,
 ) -> ImageStore:
-    """Make the data set from pictures or pickles: `source` is their folder, or for pictures a zip of it (None:
-    WARPGRAD_DATA). Verified by content: 64 / 16 / 20 classes, 600 images each."""
+    """Make the data set from pictures or pickles.
+
+    `source` is their folder, or for pictures a zip of it (None: WARPGRAD_DATA). The content is checked: 64 / 16 / 20
+    classes, 600 images each.
+    """
     destination, contents = Path(destination), _contents or MiniContents()
     check_vacant(destination)
     marks = (file_of(_TABLE, "train"), file_of(_PICKLE, "train"))
@@ -104,7 +107,7 @@ def prepare_mini_imagenet(
 
 
 def _tables(tree: FileTree, contents: MiniContents) -> tuple[list[ClassFiles], dict[str, list[str]]]:
-    """The pictures of each class by the three tables; refused unless all are there."""
+    """Return the pictures of each class, and the splits, from the three tables; check that all are there."""
     train = file_of(_TABLE, "train")
     root = next((name.removesuffix(train) for name in tree.names if f"/{name}".endswith(f"/{train}")), None)
     if root is None:
@@ -124,7 +127,7 @@ def _tables(tree: FileTree, contents: MiniContents) -> tuple[list[ClassFiles], d
             found.setdefault(label, []).append(file)
         splits[split] = sorted(found)
         _check_counts(found, contents.images, f"{tree.path}: {name}")
-        # A class of two splits is refused by name below.
+        # A class in two splits is rejected by name below.
         files |= found
     check_splits(splits, files, str(tree.path), contents.sizes)
     return [ClassFiles(name, "", sorted(files[name])) for name in sorted(files)], splits

@@ -1,8 +1,8 @@
 """Omniglot (Lake, Salakhutdinov and Tenenbaum 2015): 50 alphabets, 1623 characters, 20 drawings of each.
 
-The published archives hold 1-bit PNGs of 105×105 with ink 0 on paper 1. Here they become 8-bit images of 28×28
-with ink 255 on paper 0. Two things bite: Pillow resizes 1-bit images by nearest neighbour whatever filter is
-asked for, so they must be grey before; and folders list their files in any order, so everything is sorted.
+The published archives hold 1-bit PNGs of 105×105 with ink 0 on paper 1. Here they become 8-bit images of 28×28 with ink
+255 on paper 0. There are two pitfalls: Pillow resizes 1-bit images by nearest neighbour whatever the filter, so they
+must be converted to grey first; and folders list their files in any order, so everything is sorted.
 """
 
 from __future__ import annotations
@@ -102,8 +102,10 @@ Drawings = dict[tuple[str, str], tuple[FileTree, list[str]]]
 
 
 def download_omniglot(folder: Path, progress: Callable[[int, int | None], None] | None = None) -> None:
-    """Fetch the two published archives into `folder`, verified by checksum. The only function here that uses the
-    network."""
+    """Fetch the two published archives into `folder` and verify their checksums.
+
+    No other function of this module uses the network.
+    """
     for archive, sha256 in _SHA256.items():
         download(f"{_ADDRESS}{archive}.zip", sha256, folder / f"{archive}.zip", progress)
 
@@ -118,8 +120,8 @@ def prepare_omniglot(
 ) -> ImageStore:
     """Make a data set of `size`×`size` images, ink 255 on paper 0, from the two archives or their unpacked folders.
 
-    `source` is the folder they lie in (None: WARPGRAD_DATA). They are verified by content, not by checksum, so
-    repacked archives are accepted: every alphabet, character and drawing must be there, readable and 105×105.
+    `source` is the folder they are in (None: WARPGRAD_DATA). They are verified by content, not by checksum, so repacked
+    archives are accepted: every alphabet, character and drawing must be there, readable and 105×105.
     `progress(characters done, characters in all)` is called after each character.
     """
 
@@ -145,7 +147,7 @@ def prepare_with_splits(
     splits: Callable[[Sequence[str]], Mapping[str, Sequence[str]]],
     note: str = "",
 ) -> ImageStore:
-    """`prepare_omniglot` under a `name`, with the splits that `splits(all classes)` makes and a `note` about them."""
+    """Prepare Omniglot under a `name`, with the splits that `splits(all classes)` returns and a `note` about them."""
     destination = Path(destination)
     check_vacant(destination)
     require(size >= 1, f"images of {size}×{size} cannot be made; size must be at least 1.")
@@ -171,14 +173,14 @@ def prepare_with_splits(
 
 
 def _complete(tree: FileTree, archive: str, alphabets: Mapping[str, int]) -> Drawings:
-    """Sort the drawings of one archive by character; refuse it, by name of what is amiss, unless all are there."""
+    """Sort the drawings of one archive by character, and check that all are there; an error names what is wrong."""
 
     def check(condition: object, why: str) -> None:
         require(condition, f"{tree.path} {why}; get {archive}.zip from {ORIGIN}.")
 
     found: dict[tuple[str, str], dict[int, str]] = {}
     for name in tree.names:
-        # Anything that is no drawing of this archive (a note, an icon left by a file manager) is not looked at.
+        # Anything that is not a drawing of this archive (a note, an icon left by a file manager) is ignored.
         if (match := _DRAWING.fullmatch(name)) and match[1] == archive:
             numbered, number = found.setdefault((match[2], match[3]), {}), int(match[5])
             check(number not in numbered, f"holds a drawing twice, as {numbered.get(number)} and {name}")
@@ -213,7 +215,7 @@ def _read(tree: FileTree, names: Sequence[str], size: int) -> Images:
 
 
 def ink(encoded: bytes, size: int, where: str) -> Images:
-    """A published drawing as uint8 [size, size], ink 255 on paper 0, resized with an antialiasing filter."""
+    """Read a published drawing as uint8 [size, size], ink 255 on paper 0, resized with an antialiasing filter."""
     try:
         with Image.open(io.BytesIO(encoded), formats=["PNG"]) as image:
             require(
@@ -247,7 +249,7 @@ def prepare_omniglot_few_shot(
     _contents: Contents = CONTENTS,
     _sizes: Mapping[str, int] = SIZES,
 ) -> ImageStore:
-    """Make the data set from Omniglot's two archives, verified as `prepare_omniglot` does."""
+    """Make the few-shot data set from Omniglot's two archives, verified as in `prepare_omniglot`."""
     return prepare_with_splits(
         source,
         destination,

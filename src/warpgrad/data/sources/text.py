@@ -1,4 +1,4 @@
-"""Labelled sentences: CLINC150 as published, and anybody's own CSV or JSONL.
+"""Labelled sentences: CLINC150 as published, and a user's own CSV or JSONL.
 
 A prepared set is one JSON file: labels, their domains where the source has them, sentences, and sentences of no label
 (out of scope). Which labels are for meta-training, validation and the test is drawn by the seed of a run, not here.
@@ -25,21 +25,21 @@ from warpgrad.io import SEAL, DamagedError, read_bytes, reason, sealed, unsealed
 FILE = "text.json"
 FORMAT = 1
 LONGEST = 10_000
-"""Characters of a sentence. A longer one is no sentence but a broken file."""
+"""The maximum number of characters of a sentence; a longer one is a sign of a broken file."""
 LARGEST = 1 << 30
-"""Bytes of a file of sentences."""
+"""The maximum number of bytes of a file of sentences."""
 SHARES = {"train": 0.6, "validation": 0.1, "test": 0.3}
 """Of the domains, or of the labels where there are no domains."""
 
 
 @dataclass(frozen=True)
 class Fields:
-    """What a file calls its columns."""
+    """The names of the columns of a file."""
 
     text: str = "text"
     label: str = "label"
     domain: str | None = None
-    """None reads `domain` where there is such a column."""
+    """None reads the column `domain` if there is one."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +59,18 @@ class LabelledText:
     """The folder it was opened from."""
 
     def members(self) -> list[list[int]]:
-        """The places of every label's sentences."""
+        """Return the indices of every label's sentences."""
         found: list[list[int]] = [[] for _ in self.labels]
         for place, label in enumerate(self.label_of):
             found[label].append(place)
         return found
 
     def has_domains(self) -> bool:
-        """Whether there are domains enough to split by: one for each split, and every label in one."""
+        """Return whether there are enough domains to split by: one for each split, and every label in one."""
         return "" not in self.domains and len(set(self.domains)) >= len(SPLITS)
 
     def split(self, seed: int) -> dict[str, list[int]]:
-        """Labels of each split by seed: whole domains where there are any, 60 / 10 / 30 %, at least one each."""
+        """Split the labels 60 / 10 / 30 % by seed, at least one each, in whole domains where there are any."""
         if self.has_domains():
             dealt = draw_splits(set(self.domains), _sizes(len(set(self.domains))), "text domains", seed)
             home = {domain: split for split, members in dealt.items() for domain in members}
@@ -96,13 +96,13 @@ def _sizes(count: int, least: int = 1) -> dict[str, int]:
 def prepare_text(
     source: str | Path, out: str | Path, *, name: str | None = None, fields: Fields | None = None
 ) -> LabelledText:
-    """A CSV or JSONL of labelled sentences, checked, as a prepared set in the folder `out`."""
+    """Check a CSV or JSONL of labelled sentences and write it as a prepared set to the folder `out`."""
     rows = read_rows(source, fields or Fields())
     return _written(_made(name or Path(source).stem, rows), Path(out))
 
 
 def prepare_clinc(source: str | Path | None, out: str | Path) -> LabelledText:
-    """CLINC150 from its published `data_full.json` and the `domains.json` beside it."""
+    """Prepare CLINC150 from its published `data_full.json` and the `domains.json` beside it."""
     folder = _clinc_folder(source)
     data, domains = _json(folder / "data_full.json"), _json(folder / "domains.json")
     try:
@@ -120,7 +120,7 @@ def prepare_clinc(source: str | Path | None, out: str | Path) -> LabelledText:
 
 
 def read_rows(source: str | Path, fields: Fields) -> list[tuple[str, str, str]]:
-    """(sentence, label, domain) of every row of a CSV or JSONL file, or one sentence about what is wrong with it."""
+    """Return (sentence, label, domain) of every row of a CSV or JSONL file; an error says what is wrong with it."""
     path = Path(source).expanduser()
     raw = _read(path)
     try:
@@ -137,11 +137,11 @@ def read_rows(source: str | Path, fields: Fields) -> list[tuple[str, str, str]]:
     rows = [_checked(path, number, values) for number, values in read(path, content, fields)]
     if not rows:
         raise WarpgradError(f"{path} has no rows.")
-    return list(dict.fromkeys(rows))  # a sentence that stands twice must not be learned from and tested on
+    return list(dict.fromkeys(rows))  # a repeated sentence must not be learned from and tested on
 
 
 def open_text(data: str) -> LabelledText:
-    """The prepared set that `data` names, or the one in the folder `data`."""
+    """Open the prepared set that `data` names, or the one in the folder `data`."""
     folders = [Path(named).expanduser() / "prepared"] if (named := os.environ.get(VARIABLE)) else []
     for folder in (*(parent / data for parent in (*folders, STORES)), Path(data).expanduser()):
         if (folder / FILE).is_file():
@@ -154,7 +154,7 @@ def open_text(data: str) -> LabelledText:
 
 
 def check_text(folder: Path) -> Iterator[str]:
-    """What of a prepared set of sentences was compared: every byte of it, and the states of an encoder beside it."""
+    """Check every byte of a prepared set of sentences, and of encoder states beside it, and yield what was checked."""
     from warpgrad.training import checkpoint
 
     found = _opened(folder)
@@ -176,7 +176,7 @@ def _csv(path: Path, content: str, fields: Fields) -> Iterator[tuple[int, tuple[
         reader = csv.DictReader(io.StringIO(content, newline=""), strict=True)
         columns = _columns(path, reader.fieldnames or (), fields)
         for row in reader:
-            if None in row:  # what the reader has no column for: a comma that is not in quotes
+            if None in row:  # a field without a column: a comma that is not in quotes
                 raise WarpgradError(
                     f"line {reader.line_num} of {path} has more fields than the header: put a sentence that has a "
                     "comma in quotes."
@@ -226,7 +226,7 @@ def _checked(path: Path, number: int, values: tuple[Any, Any, Any]) -> tuple[str
 
 
 def _made(name: str, rows: Sequence[tuple[str, str, str]], outside: Sequence[str] = ()) -> dict[str, Any]:
-    """The content of a prepared set."""
+    """Build the content of a prepared set."""
     domain_of: dict[str, str] = {}
     for _, label, domain in rows:
         if domain_of.setdefault(label, domain) != domain:
@@ -251,7 +251,7 @@ def _made(name: str, rows: Sequence[tuple[str, str, str]], outside: Sequence[str
 def _written(content: Mapping[str, Any], out: Path) -> LabelledText:
     try:
         data = _set(sealed(content))
-    except UnicodeEncodeError as error:  # JSON can spell them, and so can the name of a file
+    except UnicodeEncodeError as error:  # JSON and file names can contain lone surrogates
         raise WarpgradError(
             f"a sentence, label or name has {error.object[error.start : error.start + 1]!a}, which is half a character "
             "and no text; fix the source."
@@ -261,7 +261,7 @@ def _written(content: Mapping[str, Any], out: Path) -> LabelledText:
 
 
 def _set(content: Mapping[str, Any]) -> bytes:
-    """A prepared set as it stands in its file."""
+    """Serialize a prepared set as it is stored in its file."""
     return json.dumps(content, ensure_ascii=False).encode()
 
 

@@ -3,8 +3,8 @@
 Two published forms are read. Pickles: {train,val,test}_images_png.pkl, a list of PNG files as arrays of bytes, beside
 {train,val,test}_labels.pkl, a dict of `label_specific` and `label_general` (the number of the class and of the
 superclass of each image) and their names, `label_specific_str` and `label_general_str`. They are read by
-`plain_pickle`, which runs nothing of theirs, one split in memory at a time. Pictures: train|val|test/<class>/*, in a
-folder or a zip; they become 84×84 and have no superclasses.
+`plain_pickle`, which executes no code from them, one split in memory at a time. Pictures: train|val|test/<class>/*, in
+a folder or a zip; they become 84×84 and have no superclasses.
 """
 
 from __future__ import annotations
@@ -48,8 +48,11 @@ def prepare_tiered_imagenet(
     *,
     _sizes: Mapping[str, int] = SIZES,
 ) -> ImageStore:
-    """Make the data set from pickles or pictures: `source` is their folder, or for pictures a zip of it (None:
-    WARPGRAD_DATA). Verified by content: 351 / 97 / 160 classes, and no superclass in two splits."""
+    """Make the data set from pickles or pictures.
+
+    `source` is their folder, or for pictures a zip of it (None: WARPGRAD_DATA). The content is checked: 351 / 97 / 160
+    classes, and no superclass in two splits.
+    """
     destination = Path(destination)
     check_vacant(destination)
     marks = (file_of(_IMAGES, "train"), "train")
@@ -134,7 +137,7 @@ def _read_labels(path: Path) -> _Labels:
             f"{path} puts the class '{names[number]}' into {len(above)} superclasses: get it from {ORIGIN}.",
         )
         title = titles[int(above[0])]
-        # ImageNet has two cranes and two maillots: superclass and, where that is one too, number tell them apart.
+        # ImageNet has two cranes and two maillots: the superclass or, if that is the same, the number differs.
         name = f"{title}/{names[number]}"
         name = f"{name} ({number})" if names.count(names[number]) > 1 else name
         places[name], groups[name] = chosen, title
@@ -142,7 +145,7 @@ def _read_labels(path: Path) -> _Labels:
 
 
 def _numbered(fields: Mapping[str, Any], key: str, path: Path) -> tuple[Integers, list[str]]:
-    """The number of each image, and the names that the numbers stand for."""
+    """Return the number of each image, and the names that the numbers stand for."""
     numbers, names = numbers_in(fields.get(key)) or [], fields.get(f"{key}_str")
     if not numbers or not isinstance(names, list):
         raise WarpgradError(f"{path} has no integers '{key}' and list '{key}_str': get it from {ORIGIN}.")

@@ -1,7 +1,7 @@
-"""Alphabets as tasks: which are held out, which characters and which drawings are used. All by seed (App. E).
+"""Alphabets as tasks: the seed decides which are held out, which characters and which drawings are used (App. E).
 
-Every draw is keyed by the seed and by names, never by positions in a file or by what else was drawn: the same seed
-gives every method the same alphabets, the same 20 characters of each, and the same 15 / 5 drawings of each character.
+Every draw is keyed by the seed and by names, never by positions in a file or by other draws: the same seed gives every
+method the same alphabets, the same 20 characters of each, and the same 15 / 5 drawings of each character.
 """
 
 from __future__ import annotations
@@ -86,8 +86,10 @@ def alphabet_tasks(
     meta_drawings: int = 0,
     device: torch.device | str = "cpu",
 ) -> TaskList:
-    """Some alphabets as a family: a meta-batch is a shuffled run through them, cycled when they are fewer, with new
-    batches and transformations each time."""
+    """Return some alphabets as a family of tasks.
+
+    A meta-batch is a shuffled pass over them, cycled if they are fewer, with new batches and transformations each time.
+    """
     return TaskList(
         [
             AlphabetTask(alphabets[name], batch_size=batch_size, meta_drawings=meta_drawings, device=device)
@@ -123,9 +125,9 @@ class AlphabetSplit:
 
     seed: int
     train: tuple[str, ...]
-    """For meta-training. With more tasks, the ones of fewer tasks stay among them."""
+    """For meta-training. With more tasks, those of fewer tasks stay among them."""
     validation: tuple[str, ...]
-    """What meta-training leaves over; may be empty."""
+    """Those that meta-training does not use; may be empty."""
     test: tuple[str, ...]
     """Held out for meta-testing: the same whatever the number of meta-training tasks."""
 
@@ -133,8 +135,8 @@ class AlphabetSplit:
 def split_alphabets(
     store: ImageStore, seed: int, tasks: int, protocol: AlphabetProtocol | None = None
 ) -> AlphabetSplit:
-    """Hold out alphabets for meta-testing, give the first `tasks` of the rest to meta-training, the others to
-    validation."""
+    """Split the alphabets by seed: some are held out for meta-testing, the next `tasks` are for meta-training, the
+    others for validation."""
     protocol = protocol or AlphabetProtocol()
     usable = usable_alphabets(store, protocol)
     rest = len(usable) - protocol.held_out
@@ -150,7 +152,7 @@ def split_alphabets(
 
 
 def usable_alphabets(store: ImageStore, protocol: AlphabetProtocol | None = None) -> tuple[str, ...]:
-    """The alphabets with enough characters, sorted by name: 46 of Omniglot's 50."""
+    """Return the alphabets with enough characters, sorted by name: 46 of Omniglot's 50."""
     protocol = protocol or AlphabetProtocol()
     return tuple(name for name, members in store.members().items() if len(members) >= protocol.characters)
 
@@ -180,7 +182,7 @@ class Alphabets:
         return split_alphabets(self.store, self.seed, tasks, self.protocol)
 
     def __getitem__(self, name: str) -> AlphabetData:
-        """The alphabet's data; the tensors are shared by all who ask and must not be written to."""
+        """Return the alphabet's data; the tensors are shared between callers and must not be modified."""
         if name not in self._kept:
             self._kept[name] = self._read(name)
         return self._kept[name]

@@ -1,4 +1,4 @@
-"""N-way K-shot episodes (§4.1, App. H): few images of a few classes to adapt to, L others of each to be judged on.
+"""N-way K-shot episodes (§4.1, App. H): a few images of a few classes to adapt to, and L others of each to test on.
 
 An episode is a function of (split, seed): classes without replacement from the split, images without replacement from
 each class, the first K of them the support set, the next L the query set.
@@ -32,17 +32,17 @@ ImageBatch = tuple[Tensor, Tensor]
 
 
 class Classification(MeasuredTask):
-    """Negative log-likelihood of labels, and at test the accuracy besides. Batches are the subclass's."""
+    """Negative log-likelihood of labels, and accuracy at test time. Subclasses define the batches."""
 
     measures: Mapping[str, Loss] = MappingProxyType({"loss": F.cross_entropy, "accuracy": accuracy})
 
 
 class BatchedClassification(Classification):
-    """Random batches, a function of the seed, the step and the role; `batch(k, role)` is the subclass's."""
+    """Random batches that are a function of the seed, the step and the role; subclasses define `batch(k, role)`."""
 
     @abstractmethod
     def batch(self, k: int, role: Literal["adapt", "meta"]) -> ImageBatch:
-        """The batch of step k to adapt to, or to take the meta-loss on."""
+        """Return the batch of step k to adapt to, or to take the meta-loss on."""
 
     def adapt_batch(self, k: int) -> ImageBatch:
         return self.batch(k, "adapt")
@@ -52,13 +52,13 @@ class BatchedClassification(Classification):
 
 
 SAMPLE = 50
-"""Images of each training class, evenly spaced, from which the channels' mean and deviation are taken."""
+"""The number of evenly spaced images of each training class that the channels' mean and deviation are computed from."""
 
 PRELOAD_BYTES = 2 * 1024**3
 """A split up to this size is read into memory once; a larger one (tieredImageNet's) stays in its file."""
 
 TURNS = 4
-"""Rotations by 90° that `rotations` makes into classes of their own."""
+"""The number of rotations by multiples of 90° that `rotations` turns into separate classes."""
 
 
 class FewShotImages:
@@ -74,7 +74,7 @@ class FewShotImages:
     def statistics(self) -> tuple[Tensor, Tensor]:
         """(mean, standard deviation) of each channel over `SAMPLE` images of every training class, in [0, 1].
 
-        A fixed sample instead of all images: it reads some thousand images, and no seed changes it.
+        A fixed sample, instead of all images, means reading some thousand images only; no seed changes it.
         """
         total = square = torch.zeros(self.store.shape[0], dtype=torch.float64)
         count = 0
@@ -91,19 +91,19 @@ class FewShotImages:
         return mean, torch.where(deviation > 0, deviation, 1.0)
 
     def split(self, name: str) -> SplitImages:
-        """One split, read once."""
+        """Return a split, which is read once."""
         if name not in self._splits:
             self._splits[name] = SplitImages(self, name)
         return self._splits[name]
 
     def normalised(self, images: Tensor, dtype: torch.dtype) -> Tensor:
-        """uint8 images as channels-last floats of mean 0 and deviation 1."""
+        """Normalise uint8 images to channels-last floats of mean 0 and deviation 1."""
         mean, deviation = (value.to(self.device, dtype)[:, None, None] for value in self.statistics)
         return laid_channels_last((to_float(images, self.device, dtype) - mean) / deviation)
 
 
 class SplitImages:
-    """The images of one split: one uint8 tensor in memory where they fit, else read from the file when asked for."""
+    """The images of one split: one uint8 tensor in memory where they fit, else read from the file when needed."""
 
     def __init__(self, images: FewShotImages, name: str) -> None:
         self.images, self.name = images, name
@@ -116,7 +116,7 @@ class SplitImages:
             self._pixels = torch.cat([store.images(class_index) for class_index in self.classes]).to(images.device)
 
     def take(self, place: int, chosen: Tensor) -> Tensor:
-        """Some images of the split's class number `place`, uint8 [n, channels, height, width]."""
+        """Return some images of the split's class number `place`, uint8 [n, channels, height, width]."""
         if self._pixels is None:
             return self.images.store.images(self.classes[place], chosen.tolist()).to(self.images.device)
         return self._pixels[(chosen + self._offsets[place]).to(self._pixels.device)]
@@ -134,18 +134,18 @@ class SplitFamily(TaskFamily, Generic[T]):
 
     @abstractmethod
     def draw(self, name: str, seed: int) -> T:
-        """The task of this seed."""
+        """Return the task of this seed."""
 
     def sample(self, seed: int) -> T:
         return self.draw(f"{self.source.name} {self.noun}", seed)
 
     def tasks(self, count: int) -> Iterator[T]:
-        """The first `count` numbered tasks, one in memory at a time: the same for every method, seed and machine."""
+        """Yield the first `count` numbered tasks one by one; they are the same for every method, seed and machine."""
         for index in range(count):
             yield self.draw(f"{self.source.name} {self.noun} {index}", fold(self.noun, index))
 
     def check_classes(self, classes: int, ways: int) -> tuple[int, str]:
-        """Refuse a split of too few classes; returns the fewest images of a class, and the words that name it."""
+        """Check that a split has enough classes; return the fewest images of any class, and words that name it."""
         store, counts = self.source.images.store, self.source.counts
         data, split, fewest = store.header.name, self.source.name, min(counts)
         require(
@@ -170,7 +170,7 @@ class EpisodeShape:
 
 class FewShotTask(Classification):
     """Tell N classes apart after seeing K images of each. The support set is the batch of every adaptation step, the
-    query set that of every meta-loss, and the test."""
+    query set that of every meta-loss and of the test."""
 
     def __init__(self, name: str, support: ImageBatch, query: ImageBatch, classes: tuple[str, ...]) -> None:
         self.name, self.support, self.query, self.classes = name, support, query, classes

@@ -1,8 +1,8 @@
 """Tasks on sentences: tell some labels (intents) apart after K sentences of each.
 
-What the frozen lower layers of the encoder make of a sentence is computed once and kept (`SentenceStates`); a task
-draws from that. A task is a function of (labels, shots, seed). Every adaptation step sees as many sentences of each
-label as of the others, at most `batch_shots`, so that steps on many shots cost no more than on few.
+The output of the encoder's frozen lower layers is computed once for each sentence and kept (`SentenceStates`); tasks
+draw from that. A task is a function of (labels, shots, seed). Every adaptation step sees the same number of sentences
+of each label, at most `batch_shots`, so that steps on many shots cost no more than on few.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 Encode = Callable[[Sequence[str]], tuple[Tensor, Tensor]]
 """Sentences -> (hidden states [n, tokens, width], attention mask [n, tokens])."""
 CHUNK = 256
-"""Sentences that are encoded at once."""
+"""The number of sentences that are encoded at once."""
 
 
 class SentenceStates:
@@ -49,7 +49,7 @@ class SentenceStates:
         return self.states.shape[1]
 
     def batch(self, places: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """(states, mask) of some sentences, padded to the longest of them."""
+        """Return (states, mask) of some sentences, padded to the longest of them."""
         index = torch.as_tensor(places)
         begin, lengths = self.offsets[index], self.offsets[index + 1] - self.offsets[index]
         steps = torch.arange(int(lengths.max()))
@@ -62,7 +62,7 @@ class SentenceStates:
     def encoded(
         cls, texts: Sequence[str], encode: Encode, progress: Callable[[int, int], None] | None = None
     ) -> SentenceStates:
-        """Of texts, by batches of sentences that are about as long as one another."""
+        """Encode texts, in batches of sentences of similar length."""
         order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
         parts: dict[int, Tensor] = {}
         for begin in range(0, len(order), CHUNK):
@@ -83,14 +83,14 @@ def cached_states(
     key: str,
     progress: Callable[[int, int], None] | None = None,
 ) -> SentenceStates:
-    """The states of texts, from the cache in `folder` where it has them; `key` names the encoder and its layers."""
+    """Return the states of texts, cached in `folder`; `key` identifies the encoder and its layers."""
     digest = hashlib.sha256("\0".join([key, *texts]).encode()).hexdigest()
     path = folder / f"states-{digest[:16]}.safetensors"
     if path.is_file():
         try:
             kept = checkpoint.read_checkpoint(path)
             return SentenceStates(kept["states"], kept["offsets"])
-        except (WarpgradError, KeyError) as error:  # half a file cannot be, but a broken disk can
+        except (WarpgradError, KeyError) as error:  # writes are atomic, but disks fail
             logger.warning("%s is damaged or of an earlier version and is made again (%s)", path, error)
     made = SentenceStates.encoded(texts, encode, progress)
     checkpoint.write_checkpoint(path, {"states": made.states, "offsets": made.offsets})
@@ -98,7 +98,7 @@ def cached_states(
 
 
 class SentenceBatch(NamedTuple):
-    """Sentences of a support set, then those to classify; the support set itself where there are no others."""
+    """Sentences of a support set, then those to classify, which are the support set itself if there are no others."""
 
     states: Tensor
     mask: Tensor
@@ -174,7 +174,7 @@ class IntentTask(Task):
         }
 
     def batch(self, support: Sequence[Sequence[int]], asked: Sequence[Sequence[int]] = ()) -> SentenceBatch:
-        """A batch of these sentences of every label."""
+        """Return a batch of these sentences of every label."""
         places = [place for own in support for place in own]
         labels = _labels(support)
         if not asked:
@@ -183,7 +183,7 @@ class IntentTask(Task):
         return SentenceBatch(*self.states.batch(places), labels, _labels(asked), len(support))
 
     def _drawn(self, of: Sequence[Sequence[int]], most: int | None, role: str, k: int) -> list[list[int]]:
-        """At most so many sentences of every label, by key."""
+        """Draw at most `most` sentences of every label, by key."""
         if most is None or all(len(own) <= most for own in of):
             return [list(own) for own in of]
         draw = generator(self.seed, k, role)
@@ -202,13 +202,13 @@ class IntentShape:
     shots: tuple[int, ...] = (5,)
     """One of them is drawn for every task."""
     query: int = 15
-    """Sentences of each label to be judged on."""
+    """The number of query sentences of each label."""
     batch_shots: int = 5
     meta_query: int | None = None
 
 
 def check_labels(text: LabelledText, labels: Sequence[int], shots: int) -> None:
-    """Refuse labels of a split that have too few sentences for so many shots, or that are too few themselves."""
+    """Check that a split has at least two labels, and that each has enough sentences for `shots`."""
     members = text.members()
     for label in labels:
         if len(members[label]) < shots + 1:
@@ -250,7 +250,7 @@ class IntentFamily(TaskFamily):
         return self.task("labels drawn at random", [self.labels[place] for place in chosen], shots, seed)
 
     def task(self, name: str, labels: Sequence[int], shots: int, seed: int) -> IntentTask:
-        """The task on these labels whose sentences the seed draws."""
+        """Return the task on these labels, with sentences drawn by the seed."""
         draw = generator("sentences", seed)
         support, query = [], []
         for label in labels:
@@ -265,7 +265,7 @@ class IntentFamily(TaskFamily):
         )  # fmt: skip
 
     def _domains(self) -> dict[str, list[int]]:
-        """Domains of the split with two labels or more."""
+        """Return the domains of the split with two labels or more."""
         found: dict[str, list[int]] = {}
         for label in self.labels:
             found.setdefault(self.text.domains[label], []).append(label)

@@ -1,8 +1,8 @@
 """N-way tasks with hundreds of images of each class (§4.2, App. H): adapted to in batches, over many steps.
 
-A task is a function of (split, seed): classes without replacement from the split, images without replacement from
-each class, the first of them to adapt to, the next L to be tested on. It holds places of images, not images: these
-stay bytes in the store until they are in a batch, so a task of thousands of large images costs nothing to draw.
+A task is a function of (split, seed): classes without replacement from the split, images without replacement from each
+class, the first of them to adapt to, the next L to be tested on. It holds indices of images, not images: these stay
+bytes in the store until they are in a batch, so a task of thousands of large images costs nothing to draw.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from warpgrad.errors import require
 from warpgrad.keys import generator
 
 TEST_BATCH = 100
-"""Most images of one test batch; hundreds of large ones at once would take more memory than adaptation."""
+"""The maximum size of a test batch; hundreds of large images at once would take more memory than adaptation."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class ManyShotShape:
 
     ways: int = 10
     shots: int = 640
-    """At most; a class that has fewer gives all that `test` leaves over."""
+    """The maximum number of training images; a class with fewer gives all that `test` leaves."""
     test: int = 50
     batch_size: int = 64
     meta_images: int = 0
-    """Of each class, how many training images only L_meta sees; 0: both losses see all, in other batches."""
+    """Of each class, how many training images only L_meta sees; 0: both losses see all, in different batches."""
 
     def __post_init__(self) -> None:
         for name, least in (("ways", 2), ("shots", 1), ("test", 1), ("batch_size", 1), ("meta_images", 0)):
@@ -46,7 +46,7 @@ class ManyShotShape:
         )
 
     def training_images(self, count: int) -> int:
-        """How many of a class of `count` images are for training."""
+        """Return how many images of a class of `count` images are for training."""
         return min(self.shots, count - self.test)
 
 
@@ -94,14 +94,14 @@ class ManyShotTask(BatchedClassification):
         return self._read(chosen[drawn])
 
     def test_batches(self) -> Iterable[ImageBatch]:
-        # Of equal size, because scores are averaged over batches.
+        # Batches have equal size, because scores are averaged over batches.
         count = len(self.test_images)
         size = max(size for size in range(1, min(count, TEST_BATCH) + 1) if count % size == 0)
         for begin in range(0, count, size):
             yield self._read(self.test_images[torch.arange(begin, begin + size)])
 
     def _read(self, chosen: Tensor) -> ImageBatch:
-        """Read class by class, then put back into the order asked for."""
+        """Read the chosen images class by class, and return them in the order of `chosen`."""
         labels, images = chosen.unbind(1)
         order = labels.argsort(stable=True)
         parts = [
