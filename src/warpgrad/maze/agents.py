@@ -2,8 +2,7 @@
 
 All share one interface. `agent.stepper()` fetches the weights once and returns the function that takes one time step,
 (x_t, state) -> (h_t, state); `agent.start(x)` is the state before the first. A state is a tuple of tensors, batch
-first. `agent.tape(length, batch)` takes the same steps faster. Parts that are marked as warp are φ, everything else is
-θ.
+first. `agent.tape(length, batch)` takes the same steps faster. Parts that are marked as warp are φ, all others θ.
 
     RNN          h_t = tanh(V h_{t−1} + W x_t + b)
     Warp-RNN     the same, gated by a meta-LSTM that is φ (Eq. 20)
@@ -104,8 +103,7 @@ class WarpAgent(Agent):
     def __init__(
         self, features: int, hidden: int, actions: int, *, context: int | None = None, gate_bias: float | None = None
     ) -> None:
-        """Build the agent; `context` (units of the meta-LSTM) and `gate_bias` are as in
-        `warpgrad.layers.WarpHyperCell`."""
+        """Build the agent; see `warpgrad.layers.WarpHyperCell` for `context` (its `context_size`) and `gate_bias`."""
         super().__init__(hidden, actions)
         self.cell = WarpHyperCell(features, hidden, context_size=context, gate_bias=gate_bias)
 

@@ -29,8 +29,7 @@ class MazeRollOut(nn.Module):
         self.agent, self.maze, self.taped = agent, maze, taped
 
     def forward(self, seeds: Tensor, *, forget: bool = False) -> Episodes:
-        """Roll out episodes; `forget` resets the agent's state before every step, to show what it does without
-        memory."""
+        """Roll out episodes; `forget` resets the agent's state before every step, so that it acts without memory."""
         return self.walk(seeds, forget=forget)[0]
 
     def walk(self, seeds: Tensor, *, forget: bool = False) -> tuple[Episodes, MazeEpisodes, NDArray[np.intp]]:

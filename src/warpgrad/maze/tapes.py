@@ -96,7 +96,7 @@ class _Step(NamedTuple):
     """[h, x] of it."""
     x: Tensor
     h: Tensor
-    """This and all fields below are from after the step."""
+    """After the step, as are the fields below unless their names say otherwise."""
     shown: Tensor
     """h of the episodes themselves, [batch, units]."""
     z: Tensor
@@ -129,8 +129,7 @@ class _Step(NamedTuple):
 
 
 class WarpTape(Tape):
-    """The tape of a Warp-RNN, stored as [steps, units, batch] so that units that are treated alike are adjacent in
-    memory.
+    """The tape of a Warp-RNN, kept as [steps, units, batch], so that units treated alike are adjacent in memory.
 
     A batch is padded to a multiple of 8 with episodes that see nothing and have no part in the loss: products whose
     columns fill registers take two thirds of the time.
