@@ -1,11 +1,11 @@
-"""What the library costs on this machine: every figure a ratio taken in one run.
+"""The cost of the library on this machine, with every figure a ratio taken in one run.
 
     python -m benchmarks --quick                                         # seconds: does it run, are numbers equal
     python -m benchmarks --rows conv maml --repetitions 9                # some rows, at full size
     python -m benchmarks --out results/bench.json --page docs/cost.md    # the record and the page that shows it
 
-All rows, one after the other, become one record of JSON values. A missed target is shown, not an error: a benchmark is
-no test.
+All rows, one after the other, become one record of JSON values. A missed target is shown, not raised as an error: a
+benchmark is not a test.
 """
 
 from __future__ import annotations
@@ -45,8 +45,11 @@ def run(
     others: Elsewhere | None = None,
     say: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Measure the named rows. `quick` shrinks networks until every row takes seconds: a trial, not a result. `others`
-    says where peers are that have processes of their own."""
+    """Measure the named rows, and return the record.
+
+    `quick` shrinks networks until every row takes seconds: a trial, not a result. `others` says where the peers are
+    that run in separate processes.
+    """
     unknown = [name for name in rows if name not in ROWS]
     if unknown:
         raise WarpgradError(f"the benchmark has no row '{unknown[0]}'; choose from {', '.join(ROWS)}.")
@@ -116,7 +119,7 @@ def _measure(name: str, record: dict[str, Any], repetitions: int, quick: bool, o
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Measure, print, and keep."""
+    """Measure the rows, print the tables, and save the record and the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What the library costs on this machine.")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS, help="Which rows; all if none is named.")
     parser.add_argument(

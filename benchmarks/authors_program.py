@@ -36,7 +36,7 @@ class Network(nn.Module):
         self.head = nn.Linear(filters, classes)
 
     def init_adaptation(self) -> None:
-        """Before every task; their wrapper calls it by this name."""
+        """Reset running statistics before every task; their wrapper calls this method by its name."""
         for module in self.modules():
             if isinstance(module, nn.BatchNorm2d):
                 module.reset_running_stats()
@@ -49,7 +49,7 @@ class Network(nn.Module):
 
 
 class Batches:
-    """A task's loader: it hands out the same batches over and over, and is its own data set."""
+    """A task's loader, which returns the same batches over and over and is its own data set."""
 
     def __init__(self, size: int, classes: int, steps: int) -> None:
         draw = torch.Generator().manual_seed(0)
@@ -60,7 +60,7 @@ class Batches:
         self.dataset = self
 
     def train(self) -> None:
-        """There is no other mode."""
+        """Do nothing: there is no other mode."""
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         return iter(self._batches)

@@ -1,4 +1,4 @@
-"""The loops that the library is held against: plain PyTorch, one task and one step at a time, no checks, no stacks.
+"""The loops that the library is compared with: plain PyTorch, one task and one step at a time, no checks, no stacks.
 
 They do the arithmetic of the library on the same weights and batches, and are compared with it before any clock starts.
 With `kernels`, second derivatives are taken by `warpgrad.model.second_order`; without, by PyTorch alone.
@@ -40,26 +40,26 @@ class Weights:
 
 @dataclass(frozen=True)
 class Bare:
-    """One workload by hand."""
+    """One workload written by hand."""
 
     work: Workload
     kernels: bool = False
 
     def inner(self, theta: Named, phi: Named, batch: Any, statistics: Named) -> tuple[Tensors, Tensors, Tensor]:
-        """θ − α ∇L_task, the gradient and the loss."""
+        """Compute θ − α ∇L_task, the gradient and the loss."""
         leaves = {name: value.detach().requires_grad_() for name, value in theta.items()}
         loss = self.work.loss(self._laid(leaves), phi, batch, statistics)
         gradient = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
         return self._moved(theta, gradient), gradient, loss.detach()
 
     def approximate(self, theta: Named, phi: Named, adapt: Any, judge: Any, statistics: Named) -> tuple[Tensors, Any]:
-        """Eq. 12: the next θ, and ∇_φ L_meta there."""
+        """Compute Eq. 12: the next θ, and ∇_φ L_meta there."""
         after, _, _ = self.inner(theta, phi, adapt, statistics)
         meta_loss = self.work.loss(self._laid(after), phi, judge, {})
         return after, torch.autograd.grad(meta_loss, list(phi.values()))
 
     def exact(self, theta: Named, phi: Named, adapt: Any, judge: Any, statistics: Named) -> tuple[Tensors, Any]:
-        """Eq. 11: the next θ, and ∇_φ through the step to it."""
+        """Compute Eq. 11: the next θ, and ∇_φ through the step to it."""
         leaves = {name: value.detach().requires_grad_() for name, value in theta.items()}
         laid = self._laid(leaves)
         kernels: AbstractContextManager[Any] = (
@@ -74,7 +74,7 @@ class Bare:
         return {name: value.detach() for name, value in after.items()}, gradient
 
     def trajectories(self, weights: Weights, step: str) -> tuple[list[Tensors], list[Tensor]]:
-        """K steps on every task by `inner`, `approximate` or `exact`: the last θ's, and the sum of g_φ."""
+        """Take K steps on every task by `inner`, `approximate` or `exact`; return the last θ's and the sum of g_φ."""
         work, phi = self.work, weights.phi
         total = [torch.zeros_like(value) for value in phi.values()]
         ends = []
@@ -94,12 +94,12 @@ class Bare:
         return ends, total
 
     def online(self, weights: Weights) -> None:
-        """Algorithm 1, exact: one step of SGD on φ along the mean over all points."""
+        """Run Algorithm 1, exact: one step of SGD on φ along the mean over all points."""
         _, total = self.trajectories(weights, "exact")
         self._descend(weights.phi, [value / self.work.points for value in total])
 
     def leap(self, weights: Weights, objective: str = "exact") -> None:
-        """Algorithm 2 with η = 1: adapt, keep every θ, update φ on each in random order, and θ0 by Leap."""
+        """Run Algorithm 2 with η = 1: adapt, keep every θ, update φ on each in random order, and θ0 by Leap."""
         work, phi = self.work, weights.phi
         pull = {name: torch.zeros_like(value) for name, value in weights.theta0.items()}
         points: list[tuple[int, int, Tensors]] = []
@@ -126,7 +126,7 @@ class Bare:
         self._descend(weights.theta0, [value / len(work.tasks) for value in pull.values()])
 
     def stream(self, weights: Weights) -> None:
-        """Algorithm 3 with the in-place objective and η = 1: one backward pass for θ and φ."""
+        """Run Algorithm 3 with the in-place objective and η = 1: one backward pass for θ and φ."""
         (task,) = self.work.tasks
         theta = {name: value.requires_grad_() for name, value in weights.theta0.items()}
         loss = self.work.loss(theta, weights.phi, task.adapt_batch(0), {})
@@ -134,7 +134,7 @@ class Bare:
         self._descend({**theta, **weights.phi}, found)
 
     def _laid(self, theta: Named) -> Named:
-        """In the memory format of the library's learner."""
+        """Return θ in the memory format of the library's learner."""
         if not self.work.channels_last:
             return theta
         return {name: laid_channels_last(value) for name, value in theta.items()}
@@ -149,7 +149,7 @@ class Bare:
 
 
 def _add_segment(pull: Tensors, theta: Named, new: Named, gradient: Named, loss: Tensor, after: Tensor) -> None:
-    """Eq. 17, one segment."""
+    """Add one segment of Eq. 17."""
     drop = after - loss
     moved = {name: new[name] - value for name, value in theta.items()}
     length = sum((value.square().sum() for value in moved.values()), drop.square()).sqrt()

@@ -77,7 +77,7 @@ def patterns(seed: int, shape: tuple[int, ...], classes: int, single: bool) -> w
 
 
 class OneByOne(wg.SupervisedTask):
-    """Test batches of one example: what a served model meets."""
+    """Test batches of one example, as a deployed model gets them."""
 
     def test_batches(self) -> list[tuple[Tensor, Tensor]]:
         return [(x[None], y[None]) for batch in super().test_batches() for x, y in zip(*batch, strict=True)]
@@ -101,7 +101,7 @@ PROBLEMS: dict[str, tuple[Callable[[], nn.Module], Callable[[int, bool], wg.Supe
 
 
 def losses(problem: str, policy: BatchNormPolicy, seed: int) -> dict[str, float]:
-    """Mean test losses after `STEPS` steps: from a random start and meta-trained, on whole batches and one by one."""
+    """Return mean test losses after `STEPS` steps, before and after meta-training, on whole batches and one by one."""
     make, draw = PROBLEMS[problem]
     torch.manual_seed(seed)
     learner = wg.Learner(make(), warp="3" if problem != "patterns, ConvNet" else "4", batch_norm=policy)
@@ -133,7 +133,7 @@ def losses(problem: str, policy: BatchNormPolicy, seed: int) -> dict[str, float]
 
 
 def chosen(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The policy that works everywhere and has the smallest mean of its loss relative to the best one's."""
+    """Return the policy that works everywhere and has the smallest mean of its loss relative to the best one's."""
     cells: dict[tuple[str, str], dict[str, float | None]] = {}
     for row in rows:
         cells.setdefault((row["problem"], row["setting"]), {})[row["policy"]] = row["loss"]

@@ -22,7 +22,7 @@ MOST: Mapping[str, float] = MappingProxyType({"mlp": 1.0, "surfaces": 1 / 5})
 
 
 def piece_by(work: Workload, backend: BackendName) -> Piece:
-    """The workload's meta-step of Algorithm 1 by some backend."""
+    """Return the workload's meta-step of Algorithm 1 by some backend."""
     return replace(whole(work), algorithm=Online(steps=work.steps, tasks=len(work.tasks), backend=backend))
 
 
@@ -31,7 +31,7 @@ def compiled_piece(work: Workload) -> Piece:
 
 
 def check(name: str, quick: bool) -> float:
-    """By how much the meta-gradients of the loop and of compiled steps differ; an error where it is more than noise."""
+    """Return how much the meta-gradients of the loop and of compiled steps differ; raise if it is more than noise."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -46,7 +46,7 @@ def check(name: str, quick: bool) -> float:
 
 
 def measure(repetitions: int, quick: bool) -> tuple[list[Figure], dict[str, float], dict[str, str]]:
-    """The figures, the differences before the clocks started, and why there are none where there is no compiler."""
+    """Return the figures, the differences before the clocks started, and the reason if there is no compiler."""
     if compiler() is None:
         return [], {}, {"compiled": "there is no C++ compiler here"}
     figures, gaps = [], {}

@@ -111,7 +111,7 @@ def main() -> None:
 
 
 def _error(gradient: Tensors, expected: Tensors) -> float:
-    """‖found − expected‖ / ‖expected‖ over all of φ."""
+    """Compute ‖found − expected‖ / ‖expected‖ over all of φ."""
     gaps = torch.cat([(gradient[name] - value).flatten() for name, value in expected.items()])
     return float(gaps.norm() / torch.cat([value.flatten() for value in expected.values()]).norm())
 

@@ -1,8 +1,8 @@
-"""Rows jax, authors and before: peers in processes of their own, which take turns with ours.
+"""Rows jax, authors and before: peers in separate processes, which take turns with ours.
 
 None belongs to this library. Whoever runs the benchmark names where they are: an interpreter that has JAX and the
 program of the peer, the folder with the authors' package `warpgrad`, and a clone of this repository at an earlier
-commit. What is not named, or does not run, is said to be absent with the reason. All times are of the processor.
+commit. What is not named, or does not run, is reported as absent with the reason. All times are processor times.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_BEFORE = 1.0
 """What an update of an agent in the maze may cost in units of an earlier version's."""
 AGENTS = ("warp-rnn", "hebbian", "simple-modulation", "retroactive-modulation")
 TURNS = 5
-"""At most so many processes of each peer: every one has to start, import and compile."""
+"""The largest number of processes of each peer: each of them has to start, import and compile."""
 OURS_PER_TURN = 10
 PROGRAM = Path(__file__).with_name("authors_program.py")
 UPDATES_PER_TURN, TURNS_BEFORE = 7, 3
@@ -58,7 +58,7 @@ class Elsewhere:
 
 
 def measure_jax(peers: Elsewhere, repetitions: int, quick: bool) -> tuple[list[Figure], dict[str, str]]:
-    """Compiled meta-steps against JAX's."""
+    """Compare compiled meta-steps with JAX's."""
     if peers.jax_python is None or peers.jax_program is None:
         return [], {"jax": "name it with --jax-python and --jax-program"}
     works = {name: WORKLOADS[name](quick) for name in ("mlp", "surfaces")}
@@ -81,21 +81,21 @@ def measure_jax(peers: Elsewhere, repetitions: int, quick: bool) -> tuple[list[F
     for name, work in works.items():
         timings = Timings({"ours": ours[name], "jax": theirs[name]})
         words = ("whole meta-step, compiled", "JAX (jit, scan, vmap)")
-        # At another size than the peer's there is nothing to compare.
+        # At a size other than the peer's there is nothing to compare.
         most = None if quick else MOST_JAX.get(name)
         figures.append(figure(timings, name, "ours", "jax", work.points, words=words, most=most))
     return figures, {}
 
 
 def jax_milliseconds(python: Path, program: Path) -> dict[str, float]:
-    """What one process of the peer measured, by the name of the network."""
+    """Run one process of the peer, and return the milliseconds it measured by the name of the network."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
     environment.pop("PYTHONPATH", None)
     return {name: float(value) for name, value in LINE.findall(_output([str(python), str(program)], environment))}
 
 
 def measure_authors(peers: Elsewhere, repetitions: int, quick: bool) -> tuple[list[Figure], dict[str, str]]:
-    """First-order Warp-Leap against the authors' package on the same network; theirs takes no inner step to a point."""
+    """Compare first-order Warp-Leap with the authors' package, which takes no inner step to a point."""
     if peers.authors is None:
         return [], {"authors' package": "name its folder with --authors"}
     work = conv(quick)
@@ -115,7 +115,7 @@ def measure_authors(peers: Elsewhere, repetitions: int, quick: bool) -> tuple[li
 
 
 def authors_seconds(folder: Path, work: Workload, quick: bool) -> list[float]:
-    """Seconds of some meta-steps of the authors' package."""
+    """Return the seconds that each of several meta-steps of the authors' package takes."""
     filters, size = (8, 5) if quick else (64, 20)
     command = [sys.executable, str(PROGRAM), *map(str, (filters, size, 20, work.steps, 3 if quick else OURS_PER_TURN))]
     package = next((place for place in (folder, folder / "src/warpgrad") if (place / "warpgrad").is_dir()), None)
@@ -127,7 +127,7 @@ def authors_seconds(folder: Path, work: Workload, quick: bool) -> list[float]:
 
 
 def measure_before(peers: Elsewhere, repetitions: int, quick: bool) -> tuple[list[Figure], dict[str, str]]:
-    """Updates of agents in the maze, at the paper's size, against those of an earlier version."""
+    """Compare updates of agents in the maze, at the paper's size, with those of an earlier version."""
     if peers.before is None:
         return [], {"earlier version": "name a clone of this repository at an earlier commit with --before"}
     agents, updates = (AGENTS[:1], 1) if quick else (AGENTS, UPDATES_PER_TURN)
@@ -155,7 +155,7 @@ def measure_before(peers: Elsewhere, repetitions: int, quick: bool) -> tuple[lis
 
 
 def update_milliseconds(folder: Path, agents: Sequence[str], updates: int) -> dict[str, float]:
-    """Of one update of each agent, by the program `benchmarks.maze_profile` of a clone of this repository."""
+    """Time one update of each agent by `benchmarks.maze_profile` of a clone of this repository."""
     if not (folder / "benchmarks" / "maze_profile.py").is_file():
         raise WarpgradError(f"{folder} holds no clone of this repository")
     command = [sys.executable, "-m", "benchmarks.maze_profile", "--agents", *agents, "--updates", str(updates)]
@@ -165,7 +165,7 @@ def update_milliseconds(folder: Path, agents: Sequence[str], updates: int) -> di
 
 
 def typical(way: Way) -> float:
-    """The median of some processor times."""
+    """Return the median processor time of several calls."""
     seconds = []
     for _ in range(OURS_PER_TURN):
         began = time.process_time()
@@ -175,7 +175,7 @@ def typical(way: Way) -> float:
 
 
 def _output(command: Sequence[str], environment: dict[str, str], folder: Path | None = None) -> str:
-    """What a program prints; its last line on stderr is the reason where it fails."""
+    """Return what a program prints; if it fails, raise an error with its last line on stderr."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Row estimate: what `warpgrad run … --estimate` predicts, held against the run itself.
+"""Row estimate: what `warpgrad run … --estimate` predicts, compared with the run itself.
 
 Estimate and run have a process each, so that the peak memory of one is not that of the other.
 """
@@ -59,7 +59,7 @@ QUICK_CONFIGURATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxy
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a meta-training, predicted or real."""
+    """The cost of a meta-training, predicted or real."""
 
     seconds: float
     peak_bytes: int
@@ -88,7 +88,7 @@ class Prediction:
         }
 
     def ratio(self, what: str) -> Spread | None:
-        """Predicted over real, pair by pair; None where there is nothing, as was predicted."""
+        """Return predicted over real, pair by pair; None if all are 0."""
         both = [(getattr(predicted, what), getattr(real, what)) for predicted, real in self.pairs]
         if not any(predicted or real for predicted, real in both):
             return None
@@ -130,7 +130,7 @@ def real(experiment: Experiment[Any], config: Config) -> Cost:
 
 
 def cost(name: str, way: str, quick: bool) -> dict[str, Any]:
-    """The fields of one `Cost`, of the estimate or of the run, in this process."""
+    """Return the fields of one `Cost`, of the estimate or of the run, in this process."""
     torch.set_num_threads(1)
     keep_freed_memory()  # as the command line does, whose runs are predicted
     ways = {"estimate": predicted, "run": real}

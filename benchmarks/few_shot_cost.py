@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def meta_steps(config: FewShotConfig, images: FewShotImages) -> Callable[[], None]:
-    """A function that takes one meta-step after the other, as a run would."""
+    """Return a function that takes one meta-step after the other, as a run would."""
     tasks = FewShotImageFamily(images, "train", config.train_shape)
     chosen = recipe(config, images.store.shape)
     update = MetaOptimiser(chosen.method, chosen.optimiser, clip=chosen.clip)

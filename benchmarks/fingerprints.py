@@ -56,7 +56,7 @@ DATA = {"few-shot": "cifar-fs", "multi-shot": "fc100"}
 
 
 def methods() -> dict[str, list[str]]:
-    """Experiment -> its methods, as the command line lists them."""
+    """Return experiment -> its methods, as the command line lists them."""
     found: dict[str, list[str]] = {}
     lines = _warpgrad("list").splitlines()
     for line in lines:
@@ -68,7 +68,7 @@ def methods() -> dict[str, list[str]]:
 
 
 def fingerprint(directory: Path) -> dict[str, Any]:
-    """What a run has left, but for times."""
+    """Return the tensors and numbers that a run has left, except for times."""
     checkpoints = sorted((directory / "checkpoints").glob("step-*.safetensors"))
     tensors = {}
     if checkpoints:
@@ -82,7 +82,7 @@ def fingerprint(directory: Path) -> dict[str, Any]:
 
 
 def fingerprints(data: Path | None, only: str | None) -> dict[str, dict[str, Any]]:
-    """Experiment, method and number of processes -> fingerprint."""
+    """Return (experiment, method and number of processes) -> fingerprint."""
     found = {}
     for experiment, names in methods().items():
         if only not in (None, experiment):
@@ -117,7 +117,7 @@ def fingerprints(data: Path | None, only: str | None) -> dict[str, dict[str, Any
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """What is not the same."""
+    """List the runs and parts that are not the same."""
     lines = [f"{label}: only {'before' if label in before else 'after'}" for label in sorted(set(before) ^ set(after))]
     for label in sorted(set(before) & set(after)):
         for part in sorted(set(before[label]) | set(after[label])):

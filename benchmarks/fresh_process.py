@@ -1,4 +1,4 @@
-"""A function in a process of its own, so that the peak memory of one measurement is not that of another."""
+"""Run a function in a separate process, so that the peak memory of one measurement is not that of another."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536
 
 
 def peak_memory(function: Callable[..., Any], *arguments: Any) -> tuple[int, Any]:
-    """The most bytes that a process with nothing but `function(*arguments)` in it held, and what the function returned.
+    """Run `function(*arguments)` in a fresh process, and return its peak memory in bytes and the function's result.
 
-    The function is found again by the name of its module, so it stands at the top of one; arguments and value are JSON.
+    The function is looked up by its module and name, so it must be defined at the top level; arguments and result are
+    JSON.
     """
     return _called(function, arguments, GIVE_BACK)
 
 
 def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What the function returns, called in the same way but with malloc as the function itself sets it."""
+    """Run the function in the same way, but with malloc as the function itself sets it, and return the result."""
     return _called(function, arguments, {})[1]
 
 
 def importing_alike(environment: Mapping[str, str]) -> dict[str, str]:
-    """This environment for a process that shall import what this one can, `benchmarks` among it."""
+    """Return this environment for a process that can import what this one can, `benchmarks` included."""
     return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 

@@ -1,7 +1,7 @@
 """Row growth: the time of a meta-step against K, tasks, η, parameters and ranks, on small sizes.
 
-Points of a curve take turns within each repetition. Times are of the processor, but for ranks, where they are of the
-wall: there the point is to wait less.
+Points of a curve take turns within each repetition. Times are processor times, except for ranks, where they are
+wall-clock times: there the point is to wait less.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from warpgrad.objectives import Approximate, Exact, Objective
 from warpgrad.rules import SGD
 
 FILTERS = 16
-"""Of the curves against K, tasks and η; others have sizes of their own."""
+"""Sizes of the curves against K, tasks and η; other curves have different sizes."""
 
 ENOUGH = 3
 
@@ -48,7 +48,7 @@ class Curve:
     name: str
     places: tuple[int, ...]
     milliseconds: tuple[Spread, ...]
-    """Of one meta-step, at each place."""
+    """The time of one meta-step, at each place."""
 
     @property
     def exponent(self) -> float:
@@ -67,10 +67,10 @@ class Curve:
 
 
 def measure(repetitions: int, quick: bool) -> list[Curve]:
-    """At most `ENOUGH` repetitions: curves over powers of two need no more."""
+    """Measure all curves with at most `ENOUGH` repetitions: curves over powers of two need no more."""
     repetitions = min(repetitions, ENOUGH)
     found = []
-    # Recording takes as long as all else of a trial, and its times are not looked at.
+    # Tracing takes as long as the rest of a trial, whose times are not used.
     with nullcontext() if quick else traced_at_once():
         for axis in AXES:
             found += _curves(axis, repetitions, quick)
@@ -127,7 +127,7 @@ def _along_tasks(workload: Callable[..., Workload], steps: int) -> Make:
 
 
 def _along_samples(workload: Callable[..., Workload]) -> Make:
-    """32 points, whatever η is."""
+    """Make meta-steps of 32 points, whatever η is."""
 
     def make(size: int, quick: bool) -> tuple[int, Way]:
         work = workload(quick, tasks=1 if quick else 4, steps=2 if quick else 8)

@@ -1,4 +1,4 @@
-"""The same pieces of work through the library, and the proof that both do the same."""
+"""The same pieces of work through the library, and the check that both do the same."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Piece:
     algorithm: Algorithm
 
     def gradients(self) -> dict[ParameterGroup, Tensors]:
-        """The meta-gradients of one meta-step that changes nothing."""
+        """Return the meta-gradients of one meta-step that changes nothing."""
         found: dict[ParameterGroup, Tensors] = {}
 
         def keep(group: ParameterGroup, gradient: Tensors) -> None:
@@ -47,19 +47,19 @@ class Piece:
         return found
 
     def meta_step(self) -> None:
-        """A whole meta-step, updates of φ and θ0 by SGD included."""
+        """Take a whole meta-step, including the updates of φ and θ0 by SGD."""
         update = MetaOptimiser(self.method, partial(torch.optim.SGD, lr=self.work.rate))
         self.algorithm.meta_step(self.method, self.work.tasks, self.work.keys, update)
 
 
 def along(work: Workload, objective: Objective | None) -> Piece:
-    """K steps on every task, with g_φ at each where there is an objective."""
+    """Return a piece that takes K steps on every task, with g_φ at each if there is an objective."""
     method = Method(work.learner(twice=isinstance(objective, Exact)), SGD(work.rate), objective)
     return Piece(work, method, Online(steps=work.steps, tasks=len(work.tasks), reduction="sum"))
 
 
 def whole(work: Workload, objective: Objective | None = None) -> Piece:
-    """The meta-step of the experiment that the workload is taken from."""
+    """Return the meta-step of the experiment that the workload is taken from."""
     size: dict[str, Any] = {"steps": work.steps, "tasks": len(work.tasks)}
     parts: Mapping[str, tuple[Objective, Initialiser, Algorithm]] = {
         "leap": (Exact(), Leap(), Offline(**size, samples=1)),
@@ -77,7 +77,7 @@ def bare_meta_step(bare: Bare, weights: Weights) -> None:
 
 
 def check(make: Callable[[], Workload]) -> float:
-    """The largest difference between the bare loops and the library; an error where it is more than noise."""
+    """Return the largest difference between the bare loops and the library; raise if it is more than noise."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -112,7 +112,7 @@ def _check(few: Workload) -> float:
 
 
 def difference(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> float:
-    """‖ours − theirs‖ / ‖theirs‖ over all tensors."""
+    """Compute ‖ours − theirs‖ / ‖theirs‖ over all tensors."""
     gap = sum(float((ours[name].detach() - value.detach()).square().sum()) for name, value in theirs.items())
     size = sum(float(value.detach().square().sum()) for value in theirs.values())
     return float((gap / size) ** 0.5)

@@ -1,4 +1,4 @@
-"""How long an update of the maze experiment takes, and how much of it the environment.
+"""How long an update of the maze experiment takes, and how much of that is the environment.
 
     OMP_NUM_THREADS=1 python -m benchmarks.maze_profile                    # the Warp-RNN at the paper's size
     OMP_NUM_THREADS=1 python -m benchmarks.maze_profile --agents all
@@ -50,14 +50,14 @@ class Stopwatch:
 
     @contextmanager
     def environment(self) -> Iterator[None]:
-        """Times every begin and step of the maze, the draws of goals and teleports included."""
+        """Time every begin and step of the maze, including the draws of goals and teleports."""
         begin, step = self.around(MazeEpisodes.__init__), self.around(MazeEpisodes.step)
         with mock.patch.object(MazeEpisodes, "__init__", begin), mock.patch.object(MazeEpisodes, "step", step):
             yield
 
 
 def profile(name: str, updates: int) -> tuple[float, float]:
-    """Median milliseconds of processor time per update, and the environment's share of the wall-clock time."""
+    """Return the median processor milliseconds per update, and the environment's share of the wall-clock time."""
     config = replace(PRESETS["paper"], method=name)
     method = build(config)
     algorithm = Continual(tasks=1, batches=config.warp_every)

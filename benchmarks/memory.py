@@ -1,4 +1,4 @@
-"""Row memory: peak resident memory of one meta-step against K, each figure from a process of its own."""
+"""Row memory: peak resident memory of one meta-step against K, each figure from a separate process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ QUICK_STEPS: Mapping[str, tuple[int, ...]] = MappingProxyType({"online": (2, 4),
 
 @dataclass(frozen=True)
 class Peak:
-    """Bytes at most held by a meta-step of K steps, and those of one θ."""
+    """The peak bytes of a meta-step of K steps, and the bytes of one θ."""
 
     method: str
     steps: int
@@ -58,19 +58,19 @@ def measure(quick: bool) -> list[Peak]:
 
 
 def grows(peaks: list[Peak]) -> bool:
-    """Whether the longest online meta-step needs another θ more than the shortest: a kept trajectory needs hundreds."""
+    """Return whether the longest online meta-step needs one θ more than the shortest; a trajectory needs hundreds."""
     online = [peak for peak in peaks if peak.method == "online"]
     return online[-1].peak - online[0].peak > 0.9 * online[0].theta
 
 
 def probe(method: str, steps: int) -> Peak:
-    """One meta-step in a fresh process."""
+    """Measure one meta-step in a fresh process."""
     peak, theta = peak_memory(meta_step, method, steps)
     return Peak(method, steps, peak, theta)
 
 
 def meta_step(name: str, steps: int) -> int:
-    """Do it in this process; the bytes of θ."""
+    """Take a meta-step in this process, and return the bytes of θ."""
     torch.set_num_threads(1)
     warp = name != "maml"
     learner, task = problem(SupervisedTask, warp=warp)
@@ -81,7 +81,7 @@ def meta_step(name: str, steps: int) -> int:
 
 
 def problem(kind: Callable[..., T], *, warp: bool = True) -> tuple[Learner, T]:
-    """A network whose θ is large beside its batches, and a task of this kind for it."""
+    """Return a network whose θ is large compared with its batches, and a task of this kind for it."""
     torch.manual_seed(0)
     layers = [nn.Linear(8, WIDTH), nn.Tanh(), Warp(nn.Linear(WIDTH, WIDTH)), nn.Linear(WIDTH, WIDTH), nn.Tanh()]
     learner = Learner(nn.Sequential(*layers, nn.Linear(WIDTH, 1)), warp=None if warp else ())

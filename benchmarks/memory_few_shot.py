@@ -10,7 +10,7 @@
 | `warp-leap` | the same           | Leap                  | flat                                         |
 | `warp`      | the same           | fixed                 | flat: the warp gradient's own part           |
 
-Every point is a process of its own: one task of random images (memory does not depend on what they show), the
+Every point is a separate process: one task of random images (memory does not depend on what they show), the
 resident size before the meta-step, and the high-water mark after it. Linux only.
 """
 
@@ -91,18 +91,18 @@ def main() -> None:
 
 
 def write_page(record: Path, page: Path) -> None:
-    """The record as a figure and a table, on a page of its own."""
+    """Write a page that shows the record as a figure and a table."""
     Page("Memory of a few-shot meta-step").add(memory_section(record)).write(page)
 
 
 def probe(way: str, steps: int, filters: int, image_size: int) -> tuple[int, int]:
-    """(resident bytes before, peak bytes after) one meta-step in a fresh process."""
+    """Return (resident bytes before, peak bytes after) one meta-step in a fresh process."""
     peak, before = peak_memory(meta_step, way, steps, filters, image_size)
     return before, peak
 
 
 def meta_step(way: str, steps: int, filters: int, image_size: int) -> int:
-    """Do it in this process; the resident bytes before it."""
+    """Take a meta-step in this process, and return the resident bytes before it."""
     torch.set_num_threads(1)
     config = dataclasses.replace(PRESETS["small"], steps=steps, filters=filters)
     method, algorithm = parts(way, config, image_size)
@@ -113,7 +113,7 @@ def meta_step(way: str, steps: int, filters: int, image_size: int) -> int:
 
 
 def parts(way: str, config: FewShotConfig, image_size: int) -> tuple[Method, Algorithm]:
-    """The few-shot experiment's own method, for the last two with another C(θ0)."""
+    """Return the few-shot experiment's own method; for the last two ways with another C(θ0)."""
     name = "maml" if way == "maml" else "warp-maml"
     chosen = recipe(dataclasses.replace(config, method=name), (3, image_size, image_size))
     method = chosen.method
@@ -134,19 +134,19 @@ def random_episode(config: FewShotConfig, image_size: int) -> FewShotTask:
 
 
 def _discard(group: ParameterGroup, gradient: Tensors) -> None:
-    """In place of a meta-optimiser: the weights stay as they are."""
+    """Discard the gradient in place of a meta-optimiser, so that the weights stay as they are."""
     del group, gradient
 
 
 def resident_bytes() -> int:
-    """What this program holds now, as the kernel counts it."""
+    """Return the memory that this program holds now, as the kernel counts it."""
     lines = Path("/proc/self/status").read_text().splitlines()
     (line,) = [line for line in lines if line.startswith("VmRSS:")]
     return int(line.split()[1]) * 1024
 
 
 def memory_section(path: Path) -> Section:
-    """The measurement in `path` as a figure and a table: what one meta-step adds to the memory of its process."""
+    """Show the measurement in `path` as a figure and a table: the memory that one meta-step adds to its process."""
     record = read_json(path)
     if not isinstance(record, dict) or record.get("format") != MEMORY_FORMAT:
         raise WarpgradError(f"{path} holds no memory measurement; make it with python -m benchmarks.memory_few_shot.")
@@ -184,7 +184,7 @@ def memory_section(path: Path) -> Section:
 
 
 def _memory_by_method(record: dict[str, Any]) -> dict[str, dict[int, float]]:
-    """Name of the method -> K -> MiB."""
+    """Return name of the method -> K -> MiB."""
     found: dict[str, dict[int, float]] = {}
     for point in sorted(record["points"], key=lambda point: int(point["steps"])):
         memory = (point["peak_bytes"] - point["before_bytes"]) / _MEBIBYTE

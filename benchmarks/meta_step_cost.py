@@ -4,7 +4,7 @@
 
 Methods take turns within each repetition, so that a busy machine hits all alike; what is reported is the median. The
 costs of `steps` steps on `tasks` tasks are multiplied up to the preset's: a meta-step is a sum over both (MAML unrolls
-its own number of steps, which is not shortened). The ratios stand in `warpgrad.experiments.omniglot.config.COSTS`, from
+its own number of steps, which is not shortened). The ratios are in `warpgrad.experiments.omniglot.config.COSTS`, from
 where the rows at equal processor time take their meta-steps.
 """
 
@@ -67,13 +67,13 @@ def main() -> None:
 
 
 def longer(name: str, preset: OmniglotConfig, short: OmniglotConfig) -> float:
-    """How many times more a meta-step of the preset does."""
+    """Return how many times more work a meta-step of the preset does."""
     tasks = preset.meta_batch / short.meta_batch
     return tasks if name == "maml" else tasks * preset.steps / short.steps
 
 
 def meta_step(config: OmniglotConfig) -> Callable[[], None]:
-    """Takes one meta-step, each with tasks of its own."""
+    """Return a function that takes one meta-step per call, each with other tasks."""
     alphabets = Alphabets(open_data(config.data), config.seed, config.protocol)
     names = alphabets.split(config.tasks).train
     tasks = training_tasks(config, alphabet_tasks(alphabets, names, batch_size=config.batch_size))

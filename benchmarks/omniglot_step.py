@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def configuration(steps: int, tasks: int, filters: int, batch_size: int) -> OmniglotConfig:
-    """The paper's: the bare loop replays every point and begins where warps draw their own weights."""
+    """Return the paper's settings: the bare loop replays every point and begins where warps draw their own weights."""
     return dataclasses.replace(PRESETS["paper"], steps=steps, meta_batch=tasks, filters=filters, batch_size=batch_size)
 
 
@@ -98,7 +98,7 @@ class Doubled(Classification):
 
 
 def check(config: OmniglotConfig) -> None:
-    """The library and the bare loop do the same, or an error."""
+    """Check that the library and the bare loop do the same."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -113,7 +113,7 @@ def check(config: OmniglotConfig) -> None:
 def ways_of(
     config: OmniglotConfig, kind: Callable[[Task], Task] = lambda task: task
 ) -> dict[str, Callable[[], Tensors]]:
-    """Every way to one meta-step; each begins at the same weights and returns θ0 and φ after it."""
+    """Return every way to one meta-step; each begins at the same weights and returns θ0 and φ after it."""
     alphabets = Alphabets(open_data(config.data), config.seed, config.protocol)
     family = alphabet_tasks(alphabets, alphabets.split(config.tasks).train, batch_size=config.batch_size)
     tasks = [kind(task) for task in family.meta_batch(0, config.meta_batch)]
@@ -136,7 +136,7 @@ def ways_of(
 
 
 def bare(config: OmniglotConfig, batches: list[list[Any]], keys: list[int]) -> Tensors:
-    """Algorithm 2 with Leap, η = 1, SGD everywhere, and nothing else."""
+    """Run Algorithm 2 with Leap, η = 1, SGD everywhere, and nothing else."""
     learner = warped_learner(config)
     module, theta0, phi = learner.module, learner.theta0, list(learner.phi.values())
     names = list(theta0)
@@ -190,7 +190,7 @@ def bare(config: OmniglotConfig, batches: list[list[Any]], keys: list[int]) -> T
 
 
 def add_segment(pull: Tensors, theta: Tensors, new: Tensors, gradient: Tensors, loss: Tensor, after: Tensor) -> None:
-    """Eq. 17, one segment."""
+    """Add one segment of Eq. 17."""
     drop = after - loss
     moved = {name: new[name] - value for name, value in theta.items()}
     length = (sum((value.square().sum() for value in moved.values()), drop.square())).sqrt()
@@ -199,7 +199,7 @@ def add_segment(pull: Tensors, theta: Tensors, new: Tensors, gradient: Tensors, 
 
 
 def with_built_in(way: Callable[[], Tensors]) -> Tensors:
-    """The same with PyTorch's own second derivatives."""
+    """Run a way with PyTorch's own second derivatives."""
     kernels = Learner._kernels
     Learner._kernels = lambda *_: nullcontext()  # type: ignore[method-assign]
     try:

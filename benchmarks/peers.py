@@ -63,7 +63,7 @@ PEERS: Mapping[str, MAML] = MappingProxyType({"torchopt": with_torchopt, "higher
 
 
 def present() -> tuple[dict[str, Any], dict[str, str]]:
-    """The other libraries that can be imported, and why the others cannot."""
+    """Return the other libraries that can be imported, and why the rest cannot."""
     modules: dict[str, Any] = {}
     absent: dict[str, str] = {}
     for name in PEERS:
@@ -75,7 +75,7 @@ def present() -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def workload(name: str, quick: bool) -> Workload:
-    """Networks without warp, K = 5, two tasks."""
+    """Return a network without warp, with K = 5 and two tasks."""
     make = {"conv": conv, "mlp": mlp}[name]
     return make(quick, warp=False, steps=2 if quick else 5, tasks=2)
 
@@ -86,7 +86,7 @@ def ours(work: Workload) -> Piece:
 
 
 def theirs(name: str, library: Any, work: Workload) -> Callable[[], Tensors]:
-    """The mean of the tasks' gradients for θ0."""
+    """Return a function that computes the mean of the tasks' gradients for θ0 by another library."""
     module = work.make().module.train()
     parameters = dict(module.named_parameters())
 
@@ -103,7 +103,7 @@ def theirs(name: str, library: Any, work: Workload) -> Callable[[], Tensors]:
 
 
 def check(name: str, quick: bool, modules: Mapping[str, Any]) -> None:
-    """All must find the same meta-gradient, in double precision."""
+    """Check that all libraries find the same meta-gradient, in double precision."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -118,7 +118,7 @@ def check(name: str, quick: bool, modules: Mapping[str, Any]) -> None:
 
 
 def measure(repetitions: int, quick: bool) -> tuple[list[Figure], dict[str, str]]:
-    """MAML's meta-gradient on both networks, and the libraries that are absent."""
+    """Time MAML's meta-gradient on both networks; also return the libraries that are absent."""
     modules, absent = present()
     figures: list[Figure] = []
     for name in LOSSES:

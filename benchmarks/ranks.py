@@ -1,7 +1,7 @@
 """Row ranks: two ranks that share a meta-step against two processes that each do one by themselves, at the same time.
 
-Clocks are of the wall: a rank that waits for another is as slow as one that works. Both pools have two workers of one
-thread, so memory bandwidth, caches and clock rates that two cores share slow down both.
+Times are of the wall clock: a rank that waits for another is as slow as one that works. Both pools have two workers
+of one thread, so memory bandwidth, caches and clock rates that two cores share slow down both.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Throughput:
 
 
 def jobs(quick: bool) -> Mapping[str, Job]:
-    """Adaptation with Leap, and whole meta-steps of Algorithm 2, whose meta-phase is most of them."""
+    """Return adaptation with Leap, and whole meta-steps of Algorithm 2, which consist mostly of the meta-phase."""
     tasks, steps = (2, 2) if quick else (6, 5)
-    # Tasks that are not replayed are over soon: as many as in the paper's meta-step, for a time that can be compared.
+    # Tasks without replay are short: there are as many as in the paper's meta-step, for a time that can be compared.
     found = {"adaptation": Job(tasks if quick else 20, steps, quick=quick)}
     for samples in (2,) if quick else (8, 20):
         found[f"Algorithm 2, η = {samples}"] = Job(tasks, steps, samples, quick)
@@ -73,15 +73,15 @@ def measure(repetitions: int, quick: bool) -> list[Throughput]:
 
 
 def together(seconds: list[float]) -> float:
-    """Seconds per meta-step of processes that do one each: the inverse of the sum of their rates.
+    """Return seconds per meta-step of processes that do one each: the inverse of the sum of their rates.
 
-    It does not count the time in which the fastest has already ended as lost, which would flatter the ranks.
+    The time after the fastest has ended is not counted as lost, which would flatter the ranks.
     """
     return 1 / sum(1 / each for each in seconds)
 
 
 def throughput(what: str, points: int, pairs: list[tuple[float, float]]) -> Throughput:
-    """From seconds per meta-step, of ranks and of processes, repetition by repetition."""
+    """Compare the seconds per meta-step of ranks with those of processes, repetition by repetition."""
     ratio = Spread.of([processes / ranks for ranks, processes in pairs])
     both = [Spread.of(column).scaled(MILLI / points) for column in zip(*pairs, strict=True)]
     return Throughput(what, ratio, *both)

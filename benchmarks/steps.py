@@ -20,7 +20,7 @@ MOST_INNER: Mapping[str, float] = MappingProxyType({"exact": 4.2, "approximate":
 """What a meta-gradient on conv may cost in inner steps."""
 FINER: Mapping[str, int] = MappingProxyType({"conv": 6})
 """How many times more repetitions, where a target is near 1 and the noise of one repetition as large as its margin.
-They are short, so that what is compared lies close together in time."""
+They are short, so that what is compared is close together in time."""
 
 QUANTITIES = ("inner", "approximate", "exact", "meta-step")
 WORDS: Mapping[str, str] = MappingProxyType(
@@ -34,7 +34,7 @@ WORDS: Mapping[str, str] = MappingProxyType(
 
 
 def measure(make_work: Callable[[bool], Workload], repetitions: int, quick: bool) -> tuple[list[Figure], float]:
-    """The figures of one workload, and by how much numbers differed before the clocks started."""
+    """Return the figures of one workload, and how much numbers differed before the clocks started."""
     gap = check(lambda: make_work(quick))
     work = make_work(quick)
     ways = ways_of(work)
@@ -42,7 +42,7 @@ def measure(make_work: Callable[[bool], Workload], repetitions: int, quick: bool
     make = partial(figure, timings, work.name, points=work.points)
     kernels, figures = work.name == "conv", []
     for name in QUANTITIES:
-        # Targets hold for equal arithmetic: where the library has second derivatives of its own, the loop has them too.
+        # Targets hold for equal arithmetic: where the library has its own second derivatives, the loop uses them too.
         own = kernels and name in ("exact", "meta-step")
         most = MOST.get(work.name)
         figures.append(
@@ -58,7 +58,7 @@ def measure(make_work: Callable[[bool], Workload], repetitions: int, quick: bool
 
 
 def ways_of(work: Workload) -> dict[str, Way]:
-    """Every piece of work, through the library and by hand, in the order in which they take turns."""
+    """Return every piece of work, through the library and by hand, in the order in which they take turns."""
     pieces = {"inner": along(work, None), "approximate": along(work, Approximate()), "exact": along(work, Exact())}
     ways: dict[str, Way] = {}
     loops = {"bare": Bare(work), "kernels": Bare(work, kernels=True)}

@@ -18,7 +18,7 @@ from warpgrad.report.looks import appearances
 
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 FIGURE = Path("figures/cost-growth.png")
-"""Where the figure lies, seen from the page."""
+"""The path of the figure, relative to the page."""
 MEGABYTE = 1e6
 PANELS_PER_ROW = 3
 LABELS = {
@@ -39,7 +39,7 @@ class Columns:
 
 
 def tables(record: Mapping[str, Any]) -> list[Columns]:
-    """One table of ratios, and one of each other row that was measured."""
+    """Return one table of ratios, and one for each other row that was measured."""
     found = []
     if record["figures"] or record["absent"]:
         found.append(_ratios(record))
@@ -54,7 +54,7 @@ def tables(record: Mapping[str, Any]) -> list[Columns]:
 
 
 def conditions(record: Mapping[str, Any]) -> str:
-    """What the figures were made on, in one sentence."""
+    """Describe the conditions of the measurement in one paragraph."""
     machine, versions = record["hardware"], record["versions"]
     scale = "small networks, a trial" if record["quick"] else "full size"
     finer = "".join(f" ({name}: {times} times as many)" for name, times in record.get("finer", {}).items())
@@ -66,7 +66,7 @@ def conditions(record: Mapping[str, Any]) -> str:
 
 
 def markdown(record: Mapping[str, Any]) -> str:
-    """All tables as text, and the place of the figure."""
+    """Return all tables as text, with a link to the figure."""
     lines = [conditions(record), ""]
     lines += [f"{name}: {words}." for name, words in record["sizes"].items()]
     if "growth" in record:
@@ -78,7 +78,7 @@ def markdown(record: Mapping[str, Any]) -> str:
 
 
 def write_page(path: Path, record: Mapping[str, Any]) -> None:
-    """Put the tables between the two marks of a page, and draw its figure; all else in it stays."""
+    """Put the tables between the two marks of a page and draw its figure, leaving the rest of the page as it is."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise WarpgradError(f"{path} has no place for the tables: it needs a line '{BEGIN}' and then a line '{END}'.")
@@ -210,7 +210,7 @@ class Panel:
 
 
 def growth_figure(record: Mapping[str, Any], path: Path | None = None) -> bytes:
-    """A panel for each axis of the row growth, and one of the row memory where it was measured; as PNG."""
+    """Draw a panel for each axis of the row growth, and one of the row memory if it was measured; return the PNG."""
     panels = panels_of(record)
     rows = -(-len(panels) // PANELS_PER_ROW)
     with house_style():
@@ -267,7 +267,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
 
 
 def short(value: float) -> str:
-    """A number that fits below a tick."""
+    """Format a number to fit below a tick."""
     for unit, factor in (("M", 1e6), ("k", 1e3)):
         if value >= factor:
             return f"{value / factor:.3g}{unit}"

@@ -1,8 +1,8 @@
-"""Ratios that a busy machine hardly tilts: ways take turns within each repetition, and are compared within it.
+"""Ratios that a busy machine hardly affects: ways take turns within each repetition, and are compared within it.
 
-A way is a function that does one whole piece of work. Times are of the processor, so waiting for it does not count;
+A way is a function that does one whole piece of work. Times are processor times, so waiting does not count;
 neighbours still disturb caches and clock rates, but they hit all ways of a repetition alike. A `Figure` is such a ratio
-with what it is held against, and whether that is good enough.
+with what it is compared with, and whether it is good enough.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Timings:
         return Spread.of(self.seconds[way])
 
     def ratio(self, way: str, against: str) -> Spread:
-        """The cost of `way` in units of `against`, repetition by repetition."""
+        """Return the cost of `way` in units of `against`, repetition by repetition."""
         pairs = zip(self.seconds[way], self.seconds[against], strict=True)
         return Spread.of([mine / theirs for mine, theirs in pairs])
 
@@ -59,15 +59,15 @@ class Timings:
 def interleaved(
     ways: Mapping[str, Way], repetitions: int, *, warm_up: int = 1, clock: Clock = time.process_time
 ) -> Timings:
-    """Time every way once per repetition, after rounds that warm up and are not counted.
+    """Time every way once per repetition, after warm-up rounds that are not counted.
 
-    Every other repetition goes through them backwards: what a way gains or loses by coming first cancels out.
+    Every other repetition goes through them backwards, so that the effect of coming first cancels out.
     """
     if repetitions < 1:
         raise WarpgradError(f"repetitions={repetitions}: time everything at least once.")
     order, seconds = list(ways.items()), {name: list[float]() for name in ways}
     for turn in range(warm_up + repetitions):
-        gc.collect()  # garbage of one repetition is not swept up at the expense of another
+        gc.collect()  # so that no repetition pays for the garbage of another
         for name, way in order[:: -1 if turn % 2 else 1]:
             began = clock()
             way()
@@ -89,7 +89,7 @@ class Figure:
     ours: Spread
     """Milliseconds per (task, step)."""
     theirs: Spread
-    """The same of what it is held against."""
+    """The same for what it is compared with."""
     most: float | None = None
     """The target: the ratio may be at most this."""
 
@@ -114,7 +114,7 @@ class Figure:
 def figure(
     timings: Timings, row: str, way: str, against: str, points: int, *, words: tuple[str, str], most: float | None
 ) -> Figure:
-    """From two ways of one run to a figure; `words` name them for a reader."""
+    """Make a figure of two ways of one run; `words` name them for a reader."""
     per_point = MILLI / points
     return Figure(
         row,

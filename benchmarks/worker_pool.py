@@ -66,12 +66,12 @@ class WorkerPool:
     """Of how many ranks each worker is one; 1 for a process by itself."""
 
     def seconds(self, job: Job) -> list[float]:
-        """One meta-step: the wall-clock time of every worker."""
+        """Run one meta-step, and return the wall-clock time of every worker."""
         try:
             for channel in self.channels:
                 channel.write(json.dumps(asdict(job)) + "\n")
                 channel.flush()
-            # An empty answer is that of a closed connection.
+            # An empty answer means that the connection is closed.
             return [float(channel.readline()) for channel in self.channels]
         except (OSError, ValueError) as error:
             raise WarpgradError(f"a worker of the benchmark has stopped or hangs: {_last(self.messages)}") from error
@@ -79,7 +79,7 @@ class WorkerPool:
 
 @contextmanager
 def worker_pools(ranks: int = 2, alone: int = 2) -> Iterator[tuple[WorkerPool, WorkerPool]]:
-    """`ranks` workers under torchrun on this machine's loopback, and as many as `alone` says without."""
+    """Start `ranks` workers under torchrun on this machine's loopback, and `alone` workers without it."""
     with ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         own = [sys.executable, "-m", "benchmarks.worker_pool", str(server.getsockname()[1])]
@@ -89,7 +89,7 @@ def worker_pools(ranks: int = 2, alone: int = 2) -> Iterator[tuple[WorkerPool, W
 
 
 def prepared(job: Job, ranks: Ranks) -> tuple[Method, Callable[[], None]]:
-    """The job's method, and its meta-step, to be repeated."""
+    """Return the job's method, and a function that takes its meta-step."""
     work = conv(job.quick, steps=job.steps, tasks=job.tasks)
     method = Method(work.make(), SGD(work.rate), Exact() if job.samples else None, Leap())
     update = MetaOptimiser(method, partial(torch.optim.SGD, lr=work.rate))
@@ -106,7 +106,7 @@ def prepared(job: Job, ranks: Ranks) -> tuple[Method, Callable[[], None]]:
 
 
 def work_for(port: int) -> None:
-    """The life of a worker: a rank where torchrun starts it, else a process by itself."""
+    """Run a worker: a rank if torchrun started it, otherwise a process by itself."""
     torch.set_num_threads(1)
     keep_freed_memory()
     ranks = current_ranks(torch.device("cpu"))
@@ -158,7 +158,7 @@ def _environment() -> dict[str, str]:
 
 
 def _last(messages: Sequence[TextIO]) -> str:
-    """The last line that any command has written."""
+    """Return the last line that any command has written."""
     said = []
     for each in messages:
         each.seek(0)
@@ -167,7 +167,7 @@ def _last(messages: Sequence[TextIO]) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Its channels are closed, and it ends by itself, at most after the meta-step at hand."""
+    """Wait for a process to end by itself, its channels being closed; terminate it if it does not."""
     try:
         process.wait(timeout=10)
     except subprocess.TimeoutExpired:

@@ -1,10 +1,10 @@
-"""What is timed: five networks at the sizes of the experiments, on batches that lie in memory.
+"""The workloads that are timed: five networks at the sizes of the experiments, on batches in memory.
 
 Each network is there twice: as the library's learner, and written out over named tensors, as a person without the
 library would write it. Both read the same weights by the same names.
 
-Data are random tensors from keys: what they show does not change how long a step takes, and no clock runs while they
-are made. Every task hands out the same few batches over and over.
+Data are random tensors from keys: their content does not change how long a step takes, and no clock runs while they
+are made. Every task returns the same few batches over and over.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Workload:
     stacked: bool = False
     """Whether the library stacks its tasks, and so records its steps after a while."""
     make_once: Callable[[], Learner] | None = None
-    """The same learner with a backward pass of its own, where the library has one; it is differentiated but once."""
+    """The same learner with a custom backward pass, where the library has one; it can be differentiated only once."""
 
     def learner(self, *, twice: bool) -> Learner:
-        """A new learner, for gradients of gradients or not."""
+        """Return a new learner, for gradients of gradients or not."""
         return self.make() if twice or self.make_once is None else self.make_once()
 
     @property
@@ -79,7 +79,7 @@ class Workload:
 
     @property
     def warm_up(self) -> int:
-        """Rounds until all that can be recorded has been."""
+        """Rounds until everything that can be traced has been."""
         return 1 + (-(-PATIENCE // self.steps) if self.stacked else 0)
 
     @property
@@ -106,7 +106,7 @@ class FixedBatches(Task):
 
 
 def convolutional(theta: Named, phi: Named, batch: tuple[Tensor, Tensor], statistics: Named) -> Tensor:
-    """Four blocks of convolution, pooling, batch-norm and ReLU, each with a 3×3 warp where φ has one, then a head."""
+    """Compute four blocks of convolution, pooling, batch-norm and ReLU, with 3×3 warps if φ has them, and a head."""
     x, labels = batch
     for place in range(1, 5):
         norm = f"block{place}.norm"
@@ -119,7 +119,7 @@ def convolutional(theta: Named, phi: Named, batch: tuple[Tensor, Tensor], statis
 
 
 def feed_forward(theta: Named, phi: Named, batch: tuple[Tensor, Tensor], statistics: Named) -> Tensor:
-    """Three hidden layers of ReLUs, each with a residual tanh warp where φ has one, and a linear head."""
+    """Compute three hidden layers of ReLUs, each with a residual tanh warp if φ has one, and a linear head."""
     del statistics
     x, targets = batch
     for place in range(1, 4):
@@ -132,7 +132,7 @@ def feed_forward(theta: Named, phi: Named, batch: tuple[Tensor, Tensor], statist
 
 
 def on_surface(theta: Named, phi: Named, batch: Tensor, statistics: Named) -> Tensor:
-    """The height at Ω(θ) = θ + g(θ), g a tanh net."""
+    """Compute the height at Ω(θ) = θ + g(θ), where g is a tanh network."""
     del statistics
     start = theta["theta"]
     hidden = torch.tanh(F.linear(start, phi["omega.g.0.weight"], phi["omega.g.0.bias"]))
@@ -142,7 +142,7 @@ def on_surface(theta: Named, phi: Named, batch: Tensor, statistics: Named) -> Te
 def conv(
     quick: bool = False, *, warp: bool = True, steps: int | None = None, tasks: int = 1, filters: int | None = None
 ) -> Workload:
-    """The network of App. E: 28×28 images, 20 classes."""
+    """Return the network of App. E on 28×28 images of 20 classes."""
     own, size = (8, 5) if quick else (64, 20)
     filters = filters or own
     options: dict[str, Any] = {} if warp else {"warp": None}
@@ -161,7 +161,7 @@ def conv(
 
 
 def mlp(quick: bool = False, *, warp: bool = True, steps: int | None = None, tasks: int = 5) -> Workload:
-    """The network of App. J; a meta-batch has the examples of all five sub-tasks."""
+    """Return the network of App. J; a meta-batch has the examples of all five sub-tasks."""
     config = ContinualConfig(method="warpgrad" if warp else "no-warp")
     drawn = [(_sines(5, place, "adapt"), _sines(25, place, "meta")) for place in range(tasks)]
     return Workload(
@@ -178,7 +178,7 @@ def mlp(quick: bool = False, *, warp: bool = True, steps: int | None = None, tas
 
 
 def surfaces(quick: bool = False) -> Workload:
-    """One surface of App. D, ten starts."""
+    """Return one surface of App. D with ten starts."""
     return Workload(
         "surfaces",
         "2-30-2, 10 starts",
@@ -193,7 +193,7 @@ def surfaces(quick: bool = False) -> Workload:
 
 
 def rnn(quick: bool = False) -> Workload:
-    """The Warp-RNN of App. I in its maze; a batch is 30 episodes, rolled out in the forward pass."""
+    """Return the Warp-RNN of App. I in its maze; a batch is 30 episodes, rolled out in the forward pass."""
     episodes, length = (3, 5) if quick else (30, 200)
     maze, objective = Maze(length=length), ActorCritic()
 
@@ -214,7 +214,7 @@ def rnn(quick: bool = False) -> Workload:
 
 
 class FixedSentences(FixedBatches):
-    """As `FixedBatches`, with batches of the hidden states of sentences; such tasks are taken one by one."""
+    """Like `FixedBatches`, with batches of the hidden states of sentences; such tasks are evaluated one by one."""
 
     def __init__(self, adapt: Sequence[SentenceBatch], meta: Sequence[SentenceBatch]) -> None:
         super().__init__(F.cross_entropy, adapt, meta)
@@ -225,7 +225,7 @@ class FixedSentences(FixedBatches):
 
 
 def transformer(quick: bool = False) -> Workload:
-    """The classifier of the text experiment on an encoder of MiniLM's size; what its weights are takes no time."""
+    """Return the classifier of the text experiment on an encoder of MiniLM's size; weights do not affect time."""
     width, classes, shots, tokens = (24, 3, 2, 4) if quick else (384, 5, 5, 12)
     config = TextConfig()
 
@@ -268,21 +268,21 @@ WORKLOADS: Mapping[str, Callable[[bool], Workload]] = {
 
 
 def _learner(module: Callable[[], nn.Module], warp: bool, *, names: str | None = None, **options: Any) -> Learner:
-    """`names` are those of the warp's parameters where modules are not marked."""
+    """Build a learner; `names` are those of the warp's parameters where modules are not marked."""
     with _seeded():
         return Learner(module(), warp=names if warp else (), **options)
 
 
 @contextmanager
 def _seeded() -> Iterator[None]:
-    """Weights drawn inside the block are always the same; the random state outside is left alone."""
+    """Draw the same weights inside the block every time, leaving the random state outside untouched."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(fold("bench", "weights"))
         yield
 
 
 def _images(size: int, place: int, batches: int = 4) -> tuple[list[Any], list[Any]]:
-    """Batches of noise with labels, to adapt to and to be judged on."""
+    """Draw batches of noise with labels, to adapt to and to be judged on."""
     draw = generator("bench", "images", place)
     drawn = [
         (torch.rand(size, 1, 28, 28, generator=draw), torch.randint(20, (size,), generator=draw))
@@ -292,7 +292,7 @@ def _images(size: int, place: int, batches: int = 4) -> tuple[list[Any], list[An
 
 
 def _sines(size: int, place: int, role: str, batches: int = 4) -> list[Any]:
-    """Batches of one sine."""
+    """Draw batches of one sine."""
     draw = generator("bench", "sines", place, role)
     inputs = [10 * torch.rand(size, 1, generator=draw) - 5 for _ in range(batches)]
     return [(x, torch.sin(x + place)) for x in inputs]

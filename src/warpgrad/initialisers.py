@@ -1,4 +1,4 @@
-"""Initialisers: what θ0 learns from a trajectory, C(θ0) of Eq. 13 (§2.5, App. C).
+"""Initialisers: how θ0 is learned from a trajectory, C(θ0) of Eq. 13 (§2.5, App. C).
 
 An initialiser sees a trajectory one segment at a time and returns gradients for θ0, so that it adds nothing to the
 memory of Algorithm 1. It sees only the parameters whose start policy is `learned`. To add one, subclass `Initialiser`:
@@ -48,39 +48,39 @@ class Initialiser:
         """The initialiser's own meta-parameters (the spread of a prior)."""
 
     def prepare(self, learner: Learner) -> None:
-        """Called once before meta-training, when the learner is known."""
+        """Prepare for meta-training of this learner; called once, before the first meta-step."""
         del learner
 
     def start(self, learner: Learner, key: int) -> Start:
-        """θ_0 of the task with this key."""
+        """Return θ_0 of the task with this key."""
         return Start(learner.start(key), {})
 
     def wants_segment(self, k: int) -> bool:
-        """Whether segment k contributes to ∇C."""
+        """Return whether segment k contributes to ∇C."""
         del k
         return False
 
     def increment(self, theta: Tensors, after: Tensors, loss: Tensor, next_loss: Tensor, gradient: Tensors) -> Tensors:
-        """The part of ∇C that one segment θ_k → θ_{k+1} contributes; a pure function of one task's tensors.
+        """Compute the part of ∇C that one segment θ_k → θ_{k+1} contributes, as a pure function of one task's tensors.
 
         `next_loss` is L_task(θ_{k+1}) with `needs_next_loss`, otherwise `loss` once more.
         """
         raise NotImplementedError
 
     def final(self, adaptation: Adaptation, start: Point, last: Point, steps: int) -> Tensors | None:
-        """The part of ∇C that is known only at the end of the trajectory; one entry per task in a stack."""
+        """Compute the part of ∇C that is known only at the end of the trajectory; one entry per task in a stack."""
         del adaptation, start, last, steps
         return None
 
     def pull_back(self, gradient: Tensors, noise: Tensors) -> ThetaGradient:
-        """From a gradient for the start that was used to one for the meta-parameters that made it."""
+        """Turn a gradient for the start that was used into one for the meta-parameters that made it."""
         del noise
         return ThetaGradient(gradient, {})
 
     def contribution(
         self, trajectory: Trajectory, transition: Transition, next_loss: Tensor, *, last: bool
     ) -> ThetaGradient | None:
-        """The contribution of a step to g_θ0, after the last one including that of the end; None if there is none."""
+        """Return the contribution of a step to g_θ0, after the last one with that of the end; None if there is none."""
         adaptation, gradient = trajectory.adaptation, self._segment(trajectory.adaptation, transition, next_loss)
         if last:
             final = self.final(adaptation, trajectory.start, transition.after, trajectory.steps)

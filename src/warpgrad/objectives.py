@@ -73,16 +73,16 @@ class Objective(Computation[ObjectiveStep]):
 
     @abstractmethod
     def step(self, adaptation: Adaptation, point: Point) -> ObjectiveStep:
-        """The adaptation step at `point` and the gradients of this objective there."""
+        """Take the adaptation step at `point`, and compute the gradients of this objective there."""
 
     def meta_loss(
         self, adaptation: Adaptation, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], before: Point
     ) -> Tensor:
-        """L_meta at the θ that the step from `before` led to; one entry per task in a stack."""
+        """Compute L_meta at the θ that the step from `before` led to; one entry per task in a stack."""
         return adaptation.meta_loss(theta, buffers, before.k)
 
     def at_start(self, adaptation: Adaptation, start: Point) -> StartSample | None:
-        """A sample at θ_0 itself, which Algorithm 1 adds to those of the steps; by default there is none.
+        """Return a sample at θ_0 itself, which Algorithm 1 adds to those of the steps; by default there is none.
 
         Eq. 11 evaluates the loss after each step, never at the start itself.
         """

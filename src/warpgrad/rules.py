@@ -50,14 +50,14 @@ class Rule(ABC):
         """ρ: the rule's own meta-parameters; leaves that a meta-optimiser may update in place."""
 
     def prepare(self, theta0: Mapping[str, Tensor]) -> None:
-        """Called once before meta-training: bring the meta-parameters to θ's type and device, values kept."""
+        """Bring the meta-parameters to θ's type and device, keeping their values; called once before meta-training."""
         like = next(iter(theta0.values()))
         for name, value in self.meta.items():
             if (value.dtype, value.device) != (like.dtype, like.device):
                 self.meta[name] = value.detach().to(like).requires_grad_()
 
     def init(self, theta: Mapping[str, Tensor]) -> Tensors:
-        """The state before the first step, as named tensors; empty for rules without one."""
+        """Return the state before the first step, as named tensors; empty for rules without one."""
         del theta
         return {}
 
@@ -69,7 +69,7 @@ class Rule(ABC):
         theta: Mapping[str, Tensor],
         meta: Mapping[str, Tensor],
     ) -> tuple[Tensors, Tensors]:
-        """(θ', state') from ∇L(θ), state and θ; differentiable in the gradient, θ and `meta`."""
+        """Return (θ', state') from ∇L(θ), state and θ; differentiable in the gradient, θ and `meta`."""
 
     def _scalar(self, name: str, value: float | Learned) -> float:
         """Check a step size; where it is learned, make it a meta-parameter called `name`."""
@@ -81,12 +81,12 @@ class Rule(ABC):
 
 
 def part(state: Mapping[str, Tensor], prefix: str, name: str) -> Tensor:
-    """The entry of a rule's state that belongs to parameter `name`."""
+    """Return the entry of a rule's state that belongs to parameter `name`."""
     return state[f"{prefix}/{name}"]
 
 
 def descend(theta: Tensor, direction: Tensor, lr: float | Tensor) -> Tensor:
-    """θ − α·direction, in one kernel where α is a plain number."""
+    """Compute θ − α·direction, in one kernel if α is a plain number."""
     if isinstance(lr, Tensor):
         return theta - lr * direction
     return torch.add(theta, direction, alpha=-lr)
@@ -293,7 +293,7 @@ SIDES = ("out", "in", "filter")
 
 
 def sides(shape: torch.Size) -> tuple[int, ...]:
-    """The sizes of the factors: o of a vector, (o, i) of a matrix, (o, i, h·w) of a convolution's kernel."""
+    """Return the sizes of the factors: o of a vector, (o, i) of a matrix, (o, i, h·w) of a convolution's kernel."""
     return tuple(shape) if len(shape) < 3 else (shape[0], shape[1], shape[2:].numel())
 
 

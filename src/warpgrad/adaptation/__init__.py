@@ -1,4 +1,4 @@
-"""One task under adaptation, its trajectory, the stacked and the traced form of it, and `adapt`."""
+"""Adaptation to a task: one step, its trajectory, stacked and traced evaluation, and `adapt`."""
 
 from warpgrad.adaptation.adapt import LearningCurve, adapt, evaluate, score
 from warpgrad.adaptation.base import ADAPT_BATCH, META_BATCH, Adaptation, Point, Role, Source, Transition

@@ -107,7 +107,7 @@ def adapt(
 def evaluate(
     learner: Learner, task: Task, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
 ) -> dict[str, float]:
-    """Mean of `task.metrics` over the test examples at θ, in test mode; empty where the task has no test batches.
+    """Return the mean of `task.metrics` over the test examples at θ, in test mode; empty without test batches.
 
     Example:
         >>> sorted(wg.evaluate(learner, task, learner.theta0, learner.buffers()))
@@ -138,10 +138,10 @@ def score(
 def score(
     learner: Learner, tasks: Iterable[Task], *, rule: Rule, steps: int, key: int = 0, per_task: bool = False
 ) -> dict[str, float] | list[dict[str, float]]:
-    """Adapt to each of some held-out tasks; their test scores after K steps.
+    """Adapt to each of several held-out tasks and return their test scores after K steps.
 
-    A task's score is the mean over its test examples. What is returned is the mean over the tasks that have the metric,
-    or with `per_task` the scores of every task, in order.
+    A task's score is the mean over its test examples. Each metric is averaged over the tasks that have it; with
+    `per_task`, the scores of every task are returned, in order.
 
     Example:
         >>> scores = wg.score(learner, [task, task], rule=wg.SGD(0.1), steps=5)
@@ -171,7 +171,7 @@ def score(
 
 
 def mean_scores(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of every metric over the tasks that have it."""
+    """Return the mean of every metric over the tasks that have it."""
     names = dict.fromkeys(name for one in scores for name in one)
     return {name: _weighted([(one[name], 1) for one in scores if name in one]) for name in names}
 
@@ -206,7 +206,7 @@ def _measured(task: Task, forward: Forward, batch: Batch, number: int) -> dict[s
         return task.metrics(forward, batch)
     except WarpgradError:
         raise
-    except Exception as error:  # whatever the user's code raises
+    except Exception as error:  # user code may raise anything
         raise WarpgradError(
             f"task '{task.name}' failed in metrics on test batch {number} of shapes {shapes(batch)}: "
             f"{error_line(error)}"
@@ -214,7 +214,7 @@ def _measured(task: Task, forward: Forward, batch: Batch, number: int) -> dict[s
 
 
 def _weighted(values: Sequence[tuple[float, int]]) -> float:
-    """Σ n v / Σ n; where all weigh the same, the plain mean, so that equal batches have equal rounding."""
+    """Return Σ n v / Σ n, or the plain mean where all weights are equal, so that equal batches round alike."""
     sizes = {size for _, size in values}
     if len(sizes) == 1:
         return sum(value for value, _ in values) / len(values)

@@ -74,7 +74,7 @@ IN_PLACE_LOSS = Role("meta_loss", ADAPT_BATCH, META_LOSS.loss)
 
 @dataclass(frozen=True)
 class Point:
-    """A place on a trajectory, (k, θ_k, buffers, rule state): what the sum of Eq. 11 runs over.
+    """A place on a trajectory, (k, θ_k, buffers, rule state), over which the sum of Eq. 11 runs.
 
     Example:
         >>> start = wg.Adaptation(learner, wg.SGD(0.1, momentum=0.9), task, key=0).start()
@@ -94,7 +94,7 @@ class Point:
 
     @classmethod
     def of(cls, k: StepIndex, groups: Groups) -> Point:
-        """The inverse of `groups`."""
+        """Build a point from its groups; the inverse of `groups`."""
         return cls(k, groups["theta"], groups["buffers"], groups["state"], groups["memory"])
 
 
@@ -135,8 +135,7 @@ class Computation(ABC, Generic[T]):
         """Compute the result by plain evaluation."""
 
     def remember(self, adaptation: Adaptation, point: Point) -> Tensors:
-        """The memory of a point that a trajectory has come to, where later steps are to look back; by default what the
-        point before it had.
+        """Return the memory of a point that later steps look back on; by default that of the point before it.
 
         A pure function: return `{**point.memory, ...}` with more tensors, as many for each task as θ has. They travel
         with the points, so that they are stacked with the tasks and given to a traced graph.
@@ -146,11 +145,11 @@ class Computation(ABC, Generic[T]):
 
     @abstractmethod
     def groups(self, result: T) -> Groups:
-        """A result as named tensors by role, its losses among them: what a traced graph of it returns."""
+        """Return a result as named tensors by role, its losses included, as a traced graph returns them."""
 
     @abstractmethod
     def result(self, groups: Groups, point: Point) -> T:
-        """The inverse of `groups`."""
+        """Build a result from its groups; the inverse of `groups`."""
 
 
 class Adaptation:
@@ -169,7 +168,7 @@ class Adaptation:
     """Whether losses are evaluated by `torch.vmap` over a stack of tasks."""
 
     def __init__(self, learner: Learner, rule: Rule, task: Task, key: int) -> None:
-        """`key` seeds the start and the dropout masks of this task in this meta-step."""
+        """Set up the adaptation; `key` seeds the start and the dropout masks of this task in this meta-step."""
         self.learner, self.rule, self.task, self.key = learner, rule, task, key
 
     @property
@@ -182,26 +181,26 @@ class Adaptation:
         return [self.key]
 
     def start(self, thetas: Sequence[Tensors] | None = None) -> Point:
-        """The point k = 0, at the learner's start or at the θ given for each task."""
+        """Return the point k = 0, at the learner's start or at the θ given for each task."""
         begin = self.learner.start(self.key) if thetas is None else thetas[0]
         return Point(0, begin, self.learner.buffers(), self.rule.init(begin))
 
     def task_loss(
         self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: StepIndex
     ) -> tuple[Tensor, Tensors]:
-        """L_task(θ; φ) on the batch of step k, and the buffers after it."""
+        """Compute L_task(θ; φ) on the batch of step k, and the buffers after it."""
         return self.evaluate_loss(TASK_LOSS, theta, buffers, k)
 
     def meta_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: StepIndex) -> Tensor:
-        """L_meta(θ; φ) on the meta-batch of step k. Its updates of batch-norm statistics are discarded."""
+        """Compute L_meta(θ; φ) on the meta-batch of step k, discarding its updates of batch-norm statistics."""
         return self.evaluate_loss(META_LOSS, theta, buffers, k)[0]
 
     def in_place_loss(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor], k: StepIndex) -> Tensor:
-        """L_meta(θ; φ) on the batch and the masks of adaptation step k."""
+        """Compute L_meta(θ; φ) on the batch and the masks of adaptation step k."""
         return self.evaluate_loss(IN_PLACE_LOSS, theta, buffers, k)[0]
 
     def inner(self, point: Point, *, create_graph: bool = False, theta: Tensors | None = None) -> Inner:
-        """∇_θ L_task at a point. `theta` takes the place of the point's own where it carries a graph."""
+        """Compute ∇_θ L_task at a point; a `theta` that carries a graph may replace the point's."""
         theta = leaves(point.theta) if theta is None else theta
         loss, buffers = self.task_loss(theta, point.buffers, point.k)
         self.check_finite(loss, "the task loss", point.k)
@@ -217,23 +216,23 @@ class Adaptation:
     def update(
         self, gradient: Mapping[str, Tensor], state: Mapping[str, Tensor], theta: Mapping[str, Tensor]
     ) -> tuple[Tensors, Tensors]:
-        """The rule's step."""
+        """Apply the update rule to θ, outside autocast."""
         with without_autocast():
             return self.rule.update(gradient, state, theta, self.rule.meta)
 
     def step(self, point: Point) -> Transition:
-        """θ_{k+1} from θ_k, with no graph left behind."""
+        """Take the step from θ_k to θ_{k+1}, leaving no graph behind."""
         inner = self.inner(point)
         with torch.no_grad():
             theta, state = self.update(inner.gradient, point.state, point.theta)
         return self.transition(point, inner, theta, state)
 
     def compute(self, computation: Computation[T], point: Point) -> T:
-        """The result of a computation at a point; by plain evaluation here, faster where a backend knows how."""
+        """Return the result of a computation at a point: evaluated plainly here, faster in some backends."""
         return computation.step(self, point)
 
     def transition(self, point: Point, inner: Inner, theta: Tensors, state: Tensors) -> Transition:
-        """The step that an objective has computed already, freed from its graph."""
+        """Return a step that an objective has already computed, detached from its graph."""
         after = Point(following(point.k), detached(theta), inner.buffers, detached(state), point.memory)
         return Transition(point, inner.loss.detach(), detached(inner.gradient), after)
 
@@ -251,7 +250,7 @@ class Adaptation:
         return [tree]
 
     def total(self, tree: Tensors) -> Tensors:
-        """The sum over tasks."""
+        """Sum over the tasks."""
         return tree
 
     def per_task(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -266,7 +265,7 @@ class Adaptation:
         k: StepIndex,
         *constants: Mapping[str, Tensor],
     ) -> tuple[Tensor, Tensors]:
-        """A loss of the task at θ on its batch of step k, and the buffers after it.
+        """Compute a loss of the task at θ on its batch of step k, and the buffers after it.
 
         `constants` are further tensors of the task that the loss is given, such as an earlier θ.
         """
@@ -278,7 +277,7 @@ class Adaptation:
 def scored(
     task: Task, role: Role, forward: Forward, batch: Batch, k: StepIndex, *constants: Mapping[str, Tensor]
 ) -> Tensor:
-    """A task's loss on a batch; what fails in the user's code is named with the task, the step and the shapes."""
+    """Compute a task's loss on a batch; errors in the user's code name the task, the step and the shapes."""
     try:
         loss: Any = role.loss(task, forward, batch, *constants)
     except WarpgradError:
@@ -297,7 +296,7 @@ def scored(
 
 
 def draw_batch(task: Task, source: Source, k: int) -> Batch:
-    """A task's batch of step k; what fails in drawing it is named with the task and the step."""
+    """Draw a task's batch of step k; errors in the user's code name the task and the step."""
     try:
         return source.draw(task, k)
     except WarpgradError:
@@ -307,7 +306,7 @@ def draw_batch(task: Task, source: Source, k: int) -> Batch:
 
 
 def error_line(error: Exception) -> str:
-    """The first line of what was raised, with its kind where that says more."""
+    """Return the first line of an error's message, with the error's type where that says more."""
     first = str(error).splitlines()[0] if str(error) else ""
     return first if isinstance(error, RuntimeError) and first else f"{type(error).__name__}: {first}".rstrip(": ")
 
@@ -320,7 +319,7 @@ def non_finite(task: Task, what: str, value: float, k: StepIndex) -> NonFiniteEr
 
 
 def following(k: StepIndex, steps: int = 1) -> StepIndex:
-    """k + 1, or k plus this many steps."""
+    """Return k + 1, or k plus the given number of steps."""
     return k + steps if isinstance(k, int) else tuple(step + steps for step in k)
 
 

@@ -42,12 +42,12 @@ TOLERANCE, TOLERANCE_SINGLE = 1e-8, 1e-3
 
 
 def compiler() -> str | None:
-    """The C++ compiler that would be used: the one that CXX names, otherwise g++; None where there is none."""
+    """Return the C++ compiler to use: the one that CXX names, otherwise g++; None if it is not installed."""
     return shutil.which(os.environ.get("CXX", "g++"))
 
 
 class CompiledGraphs(TracedGraphs):
-    """As `TracedGraphs`, each graph compiled when its computation is first seen, so that none is ever run otherwise."""
+    """Like `TracedGraphs`, but each graph is compiled when its computation is first seen and never runs otherwise."""
 
     def __init__(self, *, strict: bool, begun: bool = False, left: set[int] | None = None) -> None:
         """
@@ -68,7 +68,7 @@ class CompiledGraphs(TracedGraphs):
         self, graph: GraphModule, flat: list[Tensor], expected: Sequence[Tensor], batches: int
     ) -> Callable[..., Sequence[Tensor]] | None:
         if not all(value.isfinite().all() for value in expected):
-            return None  # plain evaluation finds it again and tells where
+            return None  # plain evaluation finds it again and reports where
         which = fold(graph.code, *(f"{tuple(value.shape)} {value.dtype}" for value in flat))
         if batches > MOST_BATCHES or which in self._left:
             return super()._runnable(graph, flat, expected, batches)
@@ -76,7 +76,7 @@ class CompiledGraphs(TracedGraphs):
             run = _compiled_somewhere(graph, flat)
             with torch.no_grad(), without_autocast():
                 found = run(*flat)
-        # A compiler fails in as many ways as there are models and machines; any of them only means that it did.
+        # A compiler may fail in any way, depending on model and machine; every error means the same here.
         except Exception as error:
             self._leave(which, f"the compiler failed: {first_line(error)}")
             return super()._runnable(graph, flat, expected, batches)
@@ -106,10 +106,10 @@ class CompiledGraphs(TracedGraphs):
 
 
 def _compiled_somewhere(graph: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
-    """As `compiled`; where the folder of what was built is of no use, once more in a new one."""
+    """Compile as `compiled` does; if the cache folder cannot be used, compile again in a new one."""
     try:
         return compiled(graph, inputs)
-    except Exception as error:  # read-only, full, or an entry that was damaged: the compiler knows no name for it
+    except Exception as error:  # read-only, full, or a damaged entry: the compiler has no error class for it
         logger.info("compiling once more, without what was built before: %s", first_line(error))
         with _new_cache():
             return compiled(graph, inputs)
@@ -117,7 +117,7 @@ def _compiled_somewhere(graph: GraphModule, inputs: Sequence[Tensor]) -> Callabl
 
 @contextmanager
 def _new_cache() -> Iterator[None]:
-    """Inside the block nothing that was built before is seen, and what is built is not kept."""
+    """Ignore what was built before inside the block, and do not keep what is built there."""
     from torch._inductor.utils import clear_caches
 
     name, before = "TORCHINDUCTOR_CACHE_DIR", os.environ.get("TORCHINDUCTOR_CACHE_DIR")
@@ -134,8 +134,8 @@ def _new_cache() -> Iterator[None]:
 
 
 def compiled(graph: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
-    """A graph, its products reordered, as machine code for inputs of these shapes, strides and types."""
-    import torch._inductor  # takes seconds, and few need it
+    """Compile a graph, its products reordered, to machine code for inputs of these shapes, strides and types."""
+    import torch._inductor  # importing takes seconds, and few users need it
 
     better = copy.deepcopy(graph)
     reorder_products(better.graph)
@@ -143,7 +143,7 @@ def compiled(graph: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequ
     better.recompile()
     settings: dict[str, Any] = {
         "cpp_wrapper": True,  # one C++ function for the whole graph, instead of Python between its kernels
-        "cpp.threads": 1,  # small networks gain nothing by more, and sums do not depend on the machine's cores
+        "cpp.threads": 1,  # more do not help small networks, and sums must not depend on the number of cores
         "compile_threads": 1,  # no pool of processes for one function
         # The instructions that the processor has. A trial, as is the default, could fail where a machine is busy or a
         # file is damaged, and the next process would have other code, with other last digits.
@@ -152,8 +152,8 @@ def compiled(graph: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequ
     }
     logger.info("compiling a step of %d operations; it is kept on disk for later processes", len(better.graph.nodes))
     with torch._inductor.config.patch(settings), torch.no_grad(), without_autocast(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the compiler's own workings; users can do nothing about them
+        warnings.simplefilter("ignore")  # about the compiler's internals; users can do nothing about them
         load_products()
         run: Callable[..., Sequence[Tensor]] = torch._inductor.compile(better, [value.detach() for value in inputs])
-        run(*(value.detach() for value in inputs))  # some of it is built by the first call
+        run(*(value.detach() for value in inputs))  # the first call builds some of it
     return run

@@ -1,9 +1,9 @@
-"""What is done to the graph of a traced computation before it is run.
+"""Rewriting of a traced computation's graph before it is run.
 
 `simplify` removes what changes no number. `reorder_products` takes matrix products in the order that costs least: a
 layer with weights W that saw a batch x has the gradient gᵀx, whose rank is at most the size of the batch. Autograd
-makes the whole matrix, one for each task, twice: for the step along it, and of the loss after the step for the second
-derivative, which needs it only in products with other thin matrices. So A (B C) becomes (A B) C where that takes fewer
+makes the whole matrix, one for each task, twice: for the step along it, and for the second derivative of the loss after
+the step, which needs it only in products with other thin matrices. So A (B C) becomes (A B) C where that takes fewer
 operations, and W + s·B C becomes one call that adds to W as it multiplies: the matrices between are never made. Sums
 are then taken in another order than by plain evaluation, and the last digits differ.
 """
@@ -21,15 +21,14 @@ from torch.fx import Graph, Node
 _ATEN = torch.ops.aten
 _RESHAPES = (_ATEN.view.default, _ATEN._unsafe_view.default)
 _SWAPS = (_ATEN.t.default, _ATEN.transpose.int)
-"""Their own inverses."""
+"""Operations that are their own inverses."""
 _SCALINGS = (_ATEN.mul.Scalar, _ATEN.mul.Tensor)
 _ADDING: dict[Any, Any] = {_ATEN.mm.default: _ATEN.addmm.default, _ATEN.bmm.default: _ATEN.baddbmm.default}
 """Products of matrices, and of stacks of them; each with the call that adds to another matrix as it multiplies."""
 
 
 def simplify(graph: Graph) -> None:
-    """Remove what changes no number: copies of references, views that undo each other, products with 1, what was
-    computed before."""
+    """Remove what changes no number: aliases, views that undo each other, products with 1, repeated computations."""
     seen: dict[Hashable, Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function":
@@ -43,7 +42,7 @@ def simplify(graph: Graph) -> None:
 
 
 def _shorten(node: Node) -> None:
-    """Let a reshape of a reshape, and a swap of the same swap, start from where the first one did."""
+    """Make a reshape of a reshape, or a swap that undoes the same swap, start from the input of the first one."""
     inner = node.args[0] if node.args else None
     if not isinstance(inner, Node) or inner.op != "call_function":
         return
@@ -64,18 +63,18 @@ def _changes_nothing(node: Node) -> bool:
 
 
 def _layout(node: Node) -> Hashable:
-    """Shape and strides of what a node returns; None where that is not one tensor."""
+    """Return the shape and strides of a node's result, or None if the result is not a single tensor."""
     value = node.meta.get("val")
     return (tuple(value.shape), tuple(value.stride())) if isinstance(value, Tensor) else None
 
 
 def _meaning(node: Node) -> Hashable:
-    """Equal for nodes that compute the same: the traced operations have no side effects."""
+    """Return a key that is equal for nodes that compute the same: the traced operations have no side effects."""
     return node.target, repr(node.args), repr(node.kwargs)
 
 
 def reorder_products(graph: Graph) -> None:
-    """Take products of three matrices in the cheaper order, and add products to what they are added to at once."""
+    """Take products of three matrices in the cheaper order, and fuse products with the additions that follow."""
     for change in (_reassociate, _transpose_sum, _accumulate):
         for node in list(graph.nodes):
             if node.op == "call_function" and all(isinstance(one, Node) for one in node.args):
@@ -104,14 +103,14 @@ class _Product:
         return _sides(self.left)[1]
 
     def factors(self, graph: Graph) -> tuple[Node, Node]:
-        """Two nodes with this product, but for the scale."""
+        """Return two nodes whose product is this one, apart from the scale."""
         if not self.transposed:
             return self.left, self.right
         return _transpose(graph, self.right), _transpose(graph, self.left)
 
 
 def _product(node: Node) -> _Product | None:
-    """The product that a node is, seen through transpositions and multiplications by numbers."""
+    """Return the product that a node computes, looking through transpositions and multiplications by numbers."""
     scale, transposed, alone = 1.0, False, len(node.users) == 1
     while node.target not in _ADDING:
         if _is_transposition(node):
@@ -127,7 +126,7 @@ def _product(node: Node) -> _Product | None:
 
 
 def _reassociate(graph: Graph, node: Node) -> Node:
-    """A (B C) → (A B) C and (A B) C → A (B C), where the product in brackets is large and its factors are thin."""
+    """Rewrite A (B C) as (A B) C, or the reverse, where the product in brackets is large and its factors thin."""
     multiply: Any = node.target
     if multiply not in _ADDING:
         return node
@@ -146,7 +145,7 @@ def _reassociate(graph: Graph, node: Node) -> Node:
 
 
 def _transpose_sum(graph: Graph, node: Node) -> Node:
-    """Aᵀ + Bᵀ → (A + B)ᵀ: products are best added as they lie in memory."""
+    """Rewrite Aᵀ + Bᵀ as (A + B)ᵀ, because products are best added in the layout they have in memory."""
     if node.target is not _ATEN.add.Tensor:
         return node
     first, second = _operands(node)
@@ -157,7 +156,7 @@ def _transpose_sum(graph: Graph, node: Node) -> Node:
 
 
 def _accumulate(graph: Graph, node: Node) -> Node:
-    """A + s·B C in one call."""
+    """Compute A + s·B C in one call."""
     if node.target is not _ATEN.add.Tensor or len({tuple(_value(one).shape) for one in _operands(node)}) > 1:
         return node
     first, second = _operands(node)
@@ -178,7 +177,7 @@ def _operands(node: Node) -> tuple[Node, Node]:
 
 
 def _value(node: Node) -> Tensor:
-    """A tensor without numbers, of a node's shape."""
+    """Return a tensor without data that has a node's shape."""
     value = node.meta["val"]
     assert isinstance(value, Tensor)
     return value

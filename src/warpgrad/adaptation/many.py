@@ -54,11 +54,11 @@ class Adapted:
         return len(self.points)
 
     def module(self, index: int) -> nn.Module:
-        """The model of one task, a plain module of the user's own class."""
+        """Return the model of one task, a plain module of the user's own class."""
         return self.learner.adapted(*self.points[index])
 
     def __call__(self, *inputs: Any) -> Any:
-        """Every task's own model on its own inputs; all arguments and results have the tasks in dimension 0."""
+        """Run every task's model on its inputs; all arguments and results have the tasks in dimension 0."""
         for value in inputs:
             if not isinstance(value, Tensor) or len(value) != len(self):
                 given = f"length {len(value)}" if isinstance(value, Tensor) else short_repr(value)
@@ -83,7 +83,7 @@ class Adapted:
 
 
 def _part(trees: Sequence[Any], index: int) -> list[Any]:
-    """One task's share of stacked tensors."""
+    """Return one task's part of stacked tensors."""
     return [
         tree[index] if isinstance(tree, Tensor) else {name: value[index] for name, value in tree.items()}
         for tree in trees
@@ -93,7 +93,7 @@ def _part(trees: Sequence[Any], index: int) -> list[Any]:
 def adapt_many(
     learner: Learner, tasks: Sequence[Task], *, rule: Rule, steps: int, key: int = 0, chunk: int = 64
 ) -> Adapted:
-    """Adapt θ to each of some tasks with φ fixed, stacked where that is possible; see `Adapted`.
+    """Adapt θ to each of several tasks with φ fixed, stacked where that is possible; see `Adapted`.
 
     Tasks are stacked where they have one `stack_key`, and the first step of two of them is the same in a stack as it is
     one by one. Otherwise they are adapted one after the other: the numbers are the same.
@@ -130,7 +130,7 @@ def adapt_many(
                 adaptation = Adaptation(learner, rule, tasks[begin], keys[begin])
             trajectory = Trajectory(adaptation, steps)
             for segment in trajectory:
-                del segment  # its gradients would keep the next step from their memory
+                del segment  # its gradients would hold memory that the next step needs
             last = trajectory.point
             points += zip(adaptation.split(last.theta), adaptation.split(last.buffers), strict=True)
     return Adapted(learner, points, stacked=stacks)

@@ -1,9 +1,9 @@
-"""Products of small matrices in compiled steps: operations of our own, which `products.cpp` computes.
+"""Products of small matrices in compiled steps, as custom operations that `products.cpp` computes.
 
-The library that PyTorch takes for products is made for large matrices, and on some processors it leaves half of their
-vector units idle. The matrices of a small network lie in the cache; for these `replace_products` puts an operation of
-ours into a graph. In compiled code it is a call of a C function, which is built once and kept on disk. Elsewhere it is
-the product that it stands for.
+The library that PyTorch uses for products is made for large matrices, and on some processors it leaves half of their
+vector units idle. The matrices of a small network lie in the cache; for these `replace_products` puts a custom
+operation into a graph. In compiled code it is a call of a C function, which is built once and kept on disk. Elsewhere
+it is the ordinary product.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 MOST_OPERATIONS = 2**27
-"""Multiplications of one matrix by another up to which the operation of ours was seen to be faster."""
+"""The largest number of multiplications per product for which the custom operation was measured to be faster."""
 SOURCE = Path(__file__).with_name("products.cpp")
 _FLAGS = ("-ffp-contract=fast",)
 """Multiply and add in one instruction: the compiler of PyTorch keeps them apart otherwise."""
@@ -28,7 +28,7 @@ _ATEN = torch.ops.aten
 
 @torch.library.custom_op("warpgrad::small_product", mutates_args=())
 def small_product(left: Tensor, right: Tensor) -> Tensor:
-    """A B, or a stack of such products, row by row in memory."""
+    """Compute A B, or a stack of such products, stored row by row."""
     return (left @ right).contiguous()
 
 
@@ -39,7 +39,7 @@ def _(left: Tensor, right: Tensor) -> Tensor:
 
 @torch.library.custom_op("warpgrad::small_product_added", mutates_args=())
 def small_product_added(added: Tensor, left: Tensor, right: Tensor, beta: float, alpha: float) -> Tensor:
-    """β D + α A B, or a stack of such sums, row by row in memory."""
+    """Compute β D + α A B, or a stack of such sums, stored row by row."""
     return (beta * added + alpha * (left @ right)).contiguous()
 
 
@@ -82,7 +82,7 @@ def load_products() -> None:
 
 
 def replace_products(graph: Graph) -> None:
-    """Put operations of ours for products of small matrices."""
+    """Replace products of small matrices by this module's operations."""
     for node in list(graph.nodes):
         if node.op == "call_function" and _is_small_product(node):
             *added, left, right = node.args
@@ -108,7 +108,7 @@ def _is_small_product(node: Node) -> bool:
         return False
     left, right = (factor.meta["val"] for factor in factors if isinstance(factor, Node))
     (rows, inner), columns = left.shape[-2:], right.shape[-1]
-    # With a side of 1 it is no product but a scaling or a sum, which the compiler joins to what is around it.
+    # With a side of 1 it is a scaling or a sum, not a product, and the compiler fuses it with its surroundings.
     return (
         left.dtype in (torch.float32, torch.float64)
         and left.device.type == "cpu"

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class BatchedAdaptation(Adaptation):
-    """Several tasks under adaptation in step. Has the methods of `Adaptation`; losses have one entry per task.
+    """Several tasks that adapt in step. It has the methods of `Adaptation`; losses have one entry per task.
 
     Example:
         >>> stack = wg.BatchedAdaptation(learner, wg.SGD(0.1), [task, task], keys=[0, 1])
@@ -62,7 +62,7 @@ class BatchedAdaptation(Adaptation):
         return {name: value.sum(0) for name, value in tree.items()}
 
     def stack(self, points: Sequence[Point]) -> Point:
-        """Points of these tasks, one each, at whatever steps they are."""
+        """Stack points of these tasks, one for each, which may be at different steps."""
         return Point(
             tuple(cast(int, point.k) for point in points),
             self.gather([point.theta for point in points]),
@@ -110,7 +110,7 @@ class BatchedAdaptation(Adaptation):
             return self.per_task(one, theta, buffers, self._batches(role.source, k), *constants)
 
     def _batches(self, source: Source, k: StepIndex) -> Any:
-        """The stacked batches; made anew only for another step, stacked anew only if a task hands out other objects."""
+        """Return the stacked batches of step k, stacking them again only if a task returns other objects."""
         kept = self._stacked.get(source)
         if kept is not None and kept[0] == k:  # tasks are stateless: a step has one batch
             return kept[2]

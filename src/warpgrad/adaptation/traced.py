@@ -55,7 +55,7 @@ Compute = Callable[[Groups, Sequence[Any]], Groups]
 
 @contextmanager
 def traced_at_once() -> Iterator[None]:
-    """Inside the block computations are traced at their first batch, for measurements, which are short."""
+    """Trace computations at their first batch inside the block; for measurements, which are short."""
     global PATIENCE
     patience, PATIENCE = PATIENCE, 0
     try:
@@ -83,14 +83,14 @@ class TracedGraphs:
         self._made_for: tuple[Any, ...] = ()
 
     def begin(self, learner: Learner, rule: Rule) -> None:
-        """Forget all graphs if a setting has changed that they depend on; it is called once per meta-step."""
+        """Forget all graphs if a setting that they depend on has changed; called once per meta-step."""
         now = (learner, rule, *graph_settings(learner, rule))
         if now != self._made_for:
             self._kinds.clear()
             self._made_for = now
 
     def run(self, name: Hashable, compute: Compute, inputs: Groups, batches: Sequence[Any]) -> Groups | None:
-        """What `compute` returns, by its graph; None where there is none (yet)."""
+        """Run `compute` by its graph and return the result, or None if there is no graph (yet)."""
         flat = [value for group in inputs.values() for value in group.values()] + flattened(batches)
         which = (name, tuple((value.shape, value.stride(), value.dtype) for value in flat))
         kind = self._kinds.get(which)
@@ -108,11 +108,11 @@ class TracedGraphs:
         return _grouped(kind.outputs, iter(found))
 
     def _worth_tracing(self, seen: int, versions: int) -> bool:
-        """Whether computations that have seen so many batches are due, with so many graphs of their kind before."""
+        """Return whether computations with so many batches seen, traced so many times before, are worth tracing."""
         return seen >= PATIENCE and versions < VERSIONS
 
     def _trace(self, kind: _Kind, compute: Compute, inputs: Groups, batches: Sequence[Any], flat: list[Tensor]) -> None:
-        """Trace `compute`, and keep what runs its graph."""
+        """Trace `compute`, and keep the function that runs its graph."""
         outputs: Names = {}
         flat = _distinct(flat)
 
@@ -128,9 +128,9 @@ class TracedGraphs:
             with (
                 torch.no_grad(),
                 without_autocast(),
-            ):  # once more, so that operations in place become others: what is left has no effects
+            ):  # traced again, to replace in-place operations: the result has no side effects
                 graph = make_fx(functionalize(with_autograd), tracing_mode="fake")(*flat)
-        # Whatever a model does that cannot be traced, it was just computed without: any error only means that.
+        # The step has just been computed without tracing, so any error only means that the model cannot be traced.
         except Exception as error:
             self._refuse(first_line(error))
             return
@@ -143,13 +143,13 @@ class TracedGraphs:
         kind.run, kind.outputs = self._runnable(graph, flat, pure(*flat), len(batches)), outputs
 
     def _refuse(self, reason: str) -> None:
-        """Steps are evaluated without a graph from here on."""
+        """Log why steps are evaluated without a graph from here on."""
         logger.info("steps are not traced: %s", reason)
 
     def _runnable(
         self, graph: GraphModule, flat: list[Tensor], expected: Sequence[Tensor], batches: int
     ) -> Callable[..., Sequence[Tensor]] | None:
-        """What runs a graph of so many batches: itself, if its numbers are those expected to the last bit."""
+        """Return the function that runs a graph: its `forward`, if that gives the expected numbers to the last bit."""
         del batches
         with torch.no_grad(), without_autocast():
             found = graph.forward(*flat)
@@ -160,19 +160,19 @@ class TracedGraphs:
 
 
 def first_line(error: Exception) -> str:
-    """What was raised, in one line."""
+    """Return the first line of an error's message, or the error's type if it has none."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def graph_settings(learner: Learner, rule: Rule) -> tuple[Hashable, ...]:
-    """All that a graph depends on besides its tensors."""
+    """Return everything that a graph depends on besides its tensors."""
     return tuple(plain_settings(learner.module)), tuple(plain_settings(rule)), autocast_in_force()
 
 
 def plain_settings(owner: Any) -> Iterator[Hashable]:
-    """The plain values among an object's attributes, and those of the modules and rules within it.
+    """Yield the plain values among an object's attributes, and those of the modules and rules within it.
 
-    They are baked into a graph: where one is changed between meta-steps, another graph is due.
+    They are baked into a graph: if one changes between meta-steps, the computation has to be traced again.
     """
     for one in owner.modules() if isinstance(owner, torch.nn.Module) else [owner]:
         for name, value in vars(one).items():
@@ -189,7 +189,7 @@ def _plain(value: Any) -> bool:
 
 
 def _distinct(values: Sequence[Tensor]) -> list[Tensor]:
-    """The same values, each a tensor of its own: one that is given twice would become one input of a graph."""
+    """Return the values as distinct tensors, because one given twice would become a single input of the graph."""
     seen: set[int] = set()
     found = []
     for value in values:
@@ -214,7 +214,7 @@ MOST_BATCHES = 12
 
 
 class TracedAdaptation(BatchedAdaptation):
-    """As `BatchedAdaptation`, which it falls back to wherever a computation has no graph."""
+    """Like `BatchedAdaptation`, to which it falls back wherever a computation has no graph."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class TracedAdaptation(BatchedAdaptation):
         *,
         gradients: bool = True,
     ) -> None:
-        """`gradients` says whether transitions need their gradient; without, it is empty wherever a graph ran."""
+        """Set up the tasks; without `gradients`, transitions have an empty gradient wherever a graph ran."""
         super().__init__(learner, rule, tasks, keys)
         self._graphs, self._gradients = graphs, gradients
 
@@ -261,12 +261,12 @@ class TracedAdaptation(BatchedAdaptation):
         )
         groups = self._graphs.run(name, compute, inputs, batches)
         if groups is None or not all(math.isfinite(loss.sum()) for loss in groups["losses"].values()):
-            return None  # where a number is not finite, plain evaluation finds it again and tells where
+            return None  # plain evaluation finds a number that is not finite again, and reports where
         return computation.result(groups, point)
 
 
 class _InnerStep(Computation[Transition]):
-    """One adaptation step alone."""
+    """A single adaptation step."""
 
     reads = ((ADAPT_BATCH, 0),)
 
@@ -285,14 +285,14 @@ _INNER_STEP = _InnerStep()
 
 
 class _Tracing(BatchedAdaptation):
-    """Tasks with all their tensors given, at step 0; whoever runs the graph looks at their values."""
+    """Tasks with all their tensors given, at step 0; their values are checked when the graph is run."""
 
     def __init__(self, own: TracedAdaptation, batches: Mapping[BatchPlace, Any]) -> None:
         super().__init__(own.learner, own.rule, own.tasks, own.keys)
         self._given = batches
 
     def groups(self, computation: Computation[Any], given: Groups) -> Groups:
-        """The computation as a function of named tensors."""
+        """Evaluate the computation as a function of named tensors."""
         own, self.rule.meta = self.rule.meta, leaves(given["rule"])
         try:
             with self.learner.substituted(leaves(given["phi"]), given["constants"]):

@@ -1,4 +1,4 @@
-"""The trajectory of one adaptation, θ_0 → θ_1 → … → θ_K: the one loop over adaptation steps.
+"""The trajectory of one adaptation, θ_0 → θ_1 → … → θ_K: the only loop over adaptation steps.
 
     for segment in Trajectory(adaptation, steps=5):
         segment.point, segment.loss, segment.after
@@ -124,7 +124,7 @@ class StartLearner(Protocol):
 
 
 class Trajectory(Iterator[Segment]):
-    """The steps of one adaptation, one after the other; each is taken when it is asked for.
+    """The steps of one adaptation, one after the other; each is taken when it is requested.
 
     Warning: a segment holds gradients as large as the parameters. Where memory is short, `del` it at the end of the
     loop's body: the loop's variable would keep it while the next step is computed.
@@ -195,7 +195,7 @@ class Trajectory(Iterator[Segment]):
         return Segment(transition, sample, theta0, last)
 
     def points(self) -> Iterator[Point]:
-        """θ_0 … θ_K."""
+        """Yield θ_0, …, θ_K."""
         yield self.point
         for segment in self:
             point = segment.after
@@ -219,7 +219,7 @@ class Trajectory(Iterator[Segment]):
         return replace(point, memory=self._objective.remember(self.adaptation, point))
 
     def _next_loss(self, transition: Transition, *, last: bool) -> Tensor:
-        """L_task(θ_{k+1}) where the initialiser needs it: the next step computes it anyway, so it is taken first.
+        """Return L_task(θ_{k+1}) where the initialiser needs it, from the next step, which computes it anyway.
 
         After the last step it costs a forward pass. An initialiser that does not need it gets L_task(θ_k).
         """

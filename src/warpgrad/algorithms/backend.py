@@ -1,4 +1,4 @@
-"""Which backend evaluates a meta-batch: the loop, the stack, the traced stack, or the compiled one.
+"""The choice of the backend that evaluates a meta-batch: loop, stack, traced stack, or compiled stack.
 
 Tasks are stacked only if their `stack_key` allows it, for models whose layers are known to gain from it, and after the
 stack's numbers were compared with the loop's once. Otherwise the loop is used, and a line in the log says why.
@@ -52,7 +52,7 @@ _planned: int | None = None
 
 @contextmanager
 def planned_for(steps: int) -> Iterator[None]:
-    """Inside the block, runs choose their form as if they had this many steps; for measurements, which are short."""
+    """Choose the form of runs inside the block as if they had this many steps; for measurements, which are short."""
     global _planned
     before, _planned = _planned, steps
     try:
@@ -76,7 +76,7 @@ class Backend:
     def adaptations(
         self, method: Method, tasks: Sequence[Task], keys: Sequence[int], *, gradients: bool = True
     ) -> list[Adaptation]:
-        """Adaptations that together cover `tasks`.
+        """Return adaptations that together cover `tasks`.
 
         Where the gradients of the steps are not read, `gradients=False` lets compiled steps leave them out.
         """
@@ -99,8 +99,10 @@ class Backend:
             self._begun, self._left = False, set()
 
     def state(self) -> dict[str, Any]:
-        """The form of a run's steps, the settings that they were made for, and those that could not be compiled;
-        a run has to resume with all three."""
+        """Return the form of a run's steps, the settings they were made for, and those that could not be compiled.
+
+        A run has to resume with all three.
+        """
         return {"form": self._form, "settings": self._settings, "left": sorted(self._left)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -110,7 +112,7 @@ class Backend:
             self._begun, self._left, self._graphs = True, set(state.get("left", ())), None
 
     def _graphs_for(self, method: Method) -> TracedGraphs:
-        """The graphs of this meta-step."""
+        """Return the graphs of this meta-step."""
         learner, rule = method.learner, method.rule
         if self._form == "compiled":
             settings = fold(repr(graph_settings(learner, rule)))
@@ -144,7 +146,7 @@ class Backend:
         return CompiledGraphs(strict=self.name == "compiled", begun=self._begun, left=self._left)
 
     def stacks(self, method: Method, tasks: Sequence[Task], keys: Sequence[int]) -> bool:
-        """Whether these tasks are stacked."""
+        """Return whether these tasks are stacked."""
         if self.name == "loop" or len(tasks) < 2:
             return False
         reason = _obstacle(tasks)
@@ -195,7 +197,7 @@ FAILURES = (WarpgradError, RuntimeError, TypeError, ValueError)
 def why_not_stackable(
     method: Method, tasks: Sequence[Task], keys: Sequence[int]
 ) -> tuple[str, Exception | None] | None:
-    """Why these tasks must not be stacked, and what was raised; None where they may be."""
+    """Return why these tasks must not be stacked, and the error if one was raised; None if they may be."""
     try:
         with _in_double(method):
             return _difference(method, [_doubled_task(task) for task in tasks], keys, _doubled)
@@ -220,7 +222,7 @@ def _difference(method: Method, tasks: Sequence[Task], keys: Sequence[int], cast
 
 
 def _numbers(method: Method, adaptation: Adaptation, cast: Cast) -> list[Tensor]:
-    """Everything the first step produces, summed over tasks, so that both backends can be compared."""
+    """Return everything that the first step produces, summed over tasks, so that both backends can be compared."""
     start = adaptation.start([cast(method.learner.start(key)) for key in adaptation.keys])
     start = replace(start, buffers=cast(start.buffers))
     (segment,) = Trajectory(adaptation, 1, start=start, objective=method.objective)
@@ -232,7 +234,7 @@ def _numbers(method: Method, adaptation: Adaptation, cast: Cast) -> list[Tensor]
 
 @contextmanager
 def _in_double(method: Method) -> Iterator[None]:
-    """All meta-parameters in double precision."""
+    """Convert all meta-parameters to double precision inside the block."""
     learner, rule = method.learner, method.rule
     own, rule.meta = rule.meta, leaves(_doubled(rule.meta))
     try:
@@ -249,7 +251,7 @@ def _doubled(tree: T) -> T:
 
 
 def _doubled_task(task: Task) -> Task:
-    """A copy of a task with its batches in double precision."""
+    """Return a copy of a task with its batches in double precision."""
     own = copy.copy(task)
     vars(own).update({name: _doubling(getattr(task, name)) for name in ("adapt_batch", "meta_batch")})
     return own

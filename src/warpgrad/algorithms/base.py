@@ -102,24 +102,24 @@ class Algorithm(ABC):
         update: MetaUpdate,
         ranks: Ranks = ALONE,
     ) -> dict[str, float]:
-        """Adapt to `tasks`, update the meta-parameters, return mean losses. `keys` has one entry per task.
+        """Adapt to `tasks`, update the meta-parameters, and return mean losses; `keys` has one entry per task.
 
         `ranks` are the processes that share the meta-step, of which this is one. Every rank is given all tasks, adapts
         to those of `ranks.share(len(tasks))`, and sums gradients over ranks before it updates.
         """
 
     def plan(self, meta_steps: int) -> None:
-        """Called before the first meta-step of a run, with the number of meta-steps that it has."""
+        """Prepare for a run of this many meta-steps, before its first one."""
         self.backend.plan(meta_steps * self.steps)
 
     def idleness(self, ranks: int) -> str | None:
-        """A sentence that says why some of this many ranks would be idle; None where none is."""
+        """Return a sentence that says why some of this many ranks would be idle; None if none would."""
         if self.tasks >= ranks:
             return None
         return f"a meta-step has {self.tasks} task(s) for {ranks} ranks: {ranks - self.tasks} of them will wait"
 
     def state(self) -> Tensors:
-        """The state that is carried from one meta-step to the next; empty for most algorithms."""
+        """Return the state that is carried from one meta-step to the next; empty for most algorithms."""
         return {}
 
     def load_state(self, state: Tensors) -> None:
@@ -127,11 +127,11 @@ class Algorithm(ABC):
         del state
 
     def steps_of(self, task: Task) -> int:
-        """K_τ, the number of adaptation steps of this task."""
+        """Return K_τ, the number of adaptation steps of this task."""
         return self.steps if task.steps is None else check_steps(task.steps)
 
     def check_points(self, method: Method) -> None:
-        """Raise where the objective needs whole trajectories and the algorithm gives it single points."""
+        """Raise if the objective needs whole trajectories but the algorithm gives it single points."""
         require(
             method.objective is None or not method.objective.needs_trajectory,
             f"{type(method.objective).__name__} looks back along trajectories, which only Algorithm 1 keeps: use "
@@ -139,5 +139,5 @@ class Algorithm(ABC):
         )
 
     def scale(self, samples: int) -> float:
-        """The factor by which g_φ, a sum over samples, is multiplied."""
+        """Return the factor by which g_φ, a sum over samples, is multiplied."""
         return 1.0 / max(samples, 1) if self.reduction == "mean" else 1.0

@@ -38,7 +38,7 @@ class Continual(Algorithm):
         backend: BackendName = "auto",
         chunk: int = 64,
     ) -> None:
-        """`batches` is η; the rest as in `Algorithm`."""
+        """Set up the algorithm; `batches` is η, and the other arguments are those of `Algorithm`."""
         super().__init__(steps=1, tasks=tasks, reduction=reduction, backend=backend, chunk=chunk)
         self.batches = integer(batches, "batches", at_least=1)
         self._meta = MetaGradient()
@@ -53,7 +53,7 @@ class Continual(Algorithm):
         ranks: Ranks = ALONE,
     ) -> dict[str, float]:
         self.check_points(method)
-        # What earlier batches left is the same on all ranks, and must be added up once.
+        # What earlier batches left is the same on all ranks, and must be counted once.
         meta, trace = self._meta if ranks.first else MetaGradient(), Trace()
         mine = ranks.share(len(tasks))
         gradients = method.initialiser.needs_gradient

@@ -27,7 +27,7 @@ K = TypeVar("K", Optimizer, LRScheduler)
 
 
 class MetaOptimiser:
-    """Applies meta-gradients to φ, θ0, the rule's parameters and a prior, each with an optimiser of its own.
+    """Applies meta-gradients to φ, θ0, the rule's parameters and a prior, each with a separate optimiser.
 
     φ and θ0 are updated at different times (up to thousands of φ updates per θ0 update), so each group has its own
     instance, and its own state. A gradient that is not finite stops the run before anything is changed.
@@ -74,7 +74,7 @@ class MetaOptimiser:
         self._norms: dict[ParameterGroup, list[float]] = {}
 
     def __call__(self, group: ParameterGroup, gradient: Tensors) -> None:
-        """One step on a group of meta-parameters."""
+        """Take one step on a group of meta-parameters."""
         optimiser = self.optimisers.get(group)
         if optimiser is None:
             return
@@ -89,7 +89,7 @@ class MetaOptimiser:
         optimiser.zero_grad(set_to_none=True)
 
     def numbers(self) -> dict[str, float]:
-        """Each group's step size, and the mean norm of its gradients before clipping, for the record of a meta-step."""
+        """Return each group's step size and the mean norm of its gradients before clipping, for a record."""
         found: dict[str, float] = {}
         for group, norms in self._norms.items():
             found[f"lr/{group}"] = float(self.optimisers[group].param_groups[0]["lr"])
@@ -109,7 +109,7 @@ class MetaOptimiser:
                     schedule.step()
 
     def state(self) -> dict[str, Any]:
-        """Optimiser and schedule states, for a checkpoint."""
+        """Return the states of optimisers and schedules, for a checkpoint."""
         return {
             "optimisers": {group: item.state_dict() for group, item in self.optimisers.items()},
             "schedules": [item.state_dict() for item in self.schedules],
@@ -148,7 +148,7 @@ def _watched(record: Mapping[str, float]) -> float:
 
 
 def check_finite(group: str, gradient: Mapping[str, Tensor]) -> float:
-    """The norm of a meta-gradient; stops at the first that is not finite, by the name of its parameter."""
+    """Return the norm of a meta-gradient; raise, naming the parameter, at the first gradient that is not finite."""
     norm = float(torch.nn.utils.get_total_norm(list(gradient.values())))
     if math.isfinite(norm):
         return norm

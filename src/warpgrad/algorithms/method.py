@@ -75,7 +75,7 @@ class Method:
         initialiser: Initialiser | None = None,
         weight: float | None = None,
     ) -> Method:
-        """A method that was given whole, or as a learner with the other parts."""
+        """Return the method that was given, or build one from a learner and the other parts."""
         parts = {"rule": rule, "objective": objective, "initialiser": initialiser, "weight": weight}
         named = [name for name, part in parts.items() if part is not None]
         if isinstance(given, Method):
@@ -87,7 +87,7 @@ class Method:
         return cls(given, rule, objective, initialiser or Fixed(), 1.0 if weight is None else weight)
 
     def parameters(self, group: ParameterGroup) -> Tensors:
-        """The meta-parameters of a group; empty where the method has none."""
+        """Return the meta-parameters of a group; empty if the method has none."""
         return {
             "phi": self.learner.phi,
             "rule": self.rule.meta,
@@ -96,12 +96,12 @@ class Method:
         }[group]
 
     def trajectory(self, adaptation: Adaptation, steps: int) -> Trajectory:
-        """K adaptation steps, each with its contributions to L and C."""
+        """Return K adaptation steps, each with its contributions to L and C."""
         return Trajectory(adaptation, steps, objective=self.objective, initialiser=self.initialiser)
 
 
 def weights(method: Method) -> Weights:
-    """Everything that is meta-learned: the module (θ0, φ, buffers), the rule's parameters and the prior's."""
+    """Return everything that is meta-learned: the module (θ0, φ, buffers), the rule's parameters and the prior's."""
     module = method.learner.module
     return {
         "module": {**dict(module.named_parameters()), **dict(module.named_buffers())},
@@ -148,14 +148,14 @@ def _check_weights(targets: Weights, state: Mapping[str, Any], where: str) -> No
 
 
 def _is_sound(value: torch.Tensor, *, parameter: bool) -> bool:
-    """Whether stored values can be used: no NaN and, in a parameter, nothing infinite. A mask in a buffer may be."""
+    """Return whether stored values can be used: no NaN, and nothing infinite except in a buffer, such as a mask."""
     if not (value.is_floating_point() or value.is_complex()):
         return True
     return bool((value.isfinite() if parameter else ~value.isnan()).all())
 
 
 class MetaGradient:
-    """g_φ and g_θ0 as they grow along trajectories, in constant memory."""
+    """g_φ and g_θ0, accumulated along trajectories in constant memory."""
 
     def __init__(self) -> None:
         self._sums: dict[ParameterGroup, Accumulator] = {group: Accumulator() for group in GROUPS}
@@ -166,19 +166,19 @@ class MetaGradient:
         return self._sums["phi"].count
 
     def add_sample(self, sample: ObjectiveStep | UnrolledStep | StartSample | None, count: int) -> None:
-        """g_φ ← g_φ + ∇L(φ; θ_k), for `count` stacked tasks."""
+        """Add ∇L(φ; θ_k) to g_φ, for `count` stacked tasks."""
         if sample is not None:
             self._sums["phi"].add(sample.phi, count)
             self._sums["rule"].add(sample.rule, count)
 
     def add_start(self, gradient: ThetaGradient | None, adaptation: Adaptation) -> None:
-        """g_θ0 ← g_θ0 + ∇C(θ0; θ_{0:k})."""
+        """Add ∇C(θ0; θ_{0:k}) to g_θ0."""
         if gradient is not None:
             self._sums["theta0"].add(adaptation.total(gradient.theta0), adaptation.size)
             self._sums["prior"].add(adaptation.total(gradient.prior), adaptation.size)
 
     def all_reduce(self, ranks: Ranks, method: Method, *groups: ParameterGroup) -> None:
-        """Sum these groups over all ranks; called once, before they are applied."""
+        """Sum these groups over all ranks; to be called once, before they are applied."""
         all_reduce(ranks, [(self._sums[group], method.parameters(group)) for group in groups])
 
     def apply(self, update: MetaUpdate, *groups: ParameterGroup, scale: float) -> None:
@@ -190,7 +190,7 @@ class MetaGradient:
             accumulator.clear()
 
     def state(self) -> Tensors:
-        """The sums, for a checkpoint of an algorithm that carries them over meta-steps."""
+        """Return the sums, for a checkpoint of an algorithm that carries them over meta-steps."""
         return {
             f"{group}/{name}": value
             for group, accumulator in self._sums.items()

@@ -23,8 +23,8 @@ from warpgrad.tensors import Tensors, select
 class Offline(Algorithm):
     """Collect all points of all trajectories, then update φ on η of them at a time, in random order.
 
-    With η = 1, K = 100 and 20 tasks, φ is updated 2000 times per meta-step. A remainder smaller than η is an
-    update of its own, scaled by its own count; so η = all points is Algorithm 1.
+    With η = 1, K = 100 and 20 tasks, φ is updated 2000 times per meta-step. A remainder smaller than η makes a
+    separate update, scaled by its own count; so η = all points is Algorithm 1.
 
     With `share` below 1, each meta-step replays a random part of its points and stores no others: where replay is most
     of the cost, many short meta-steps can learn more in the same time than few full ones.
@@ -118,13 +118,13 @@ class Offline(Algorithm):
         return "with η = 1 the updates of φ follow one another: ranks share the adaptation phase, then take turns"
 
     def _points(self, method: Method, task: Task) -> int:
-        """The number of points that a task's trajectory has."""
+        """Return the number of points that a task's trajectory has."""
         if method.objective is None:
             return self.steps_of(task) if self.interleave and method.initialiser.learns else 0
         return self.steps_of(task) + self.include_last
 
     def _order(self, method: Method, tasks: Sequence[Task], key: int) -> list[tuple[int, int]]:
-        """The (task, step) to replay, in random order: sampling without replacement, the same on every rank."""
+        """Return the (task, step) pairs to replay, drawn without replacement in an order that all ranks share."""
         pairs = [(place, k) for place, task in enumerate(tasks) for k in range(self._points(method, task))]
         shuffled = torch.randperm(len(pairs), generator=generator(key, "replay"))
         count = max(1, round(self.share * len(pairs)))
@@ -140,7 +140,7 @@ class Offline(Algorithm):
         meta: MetaGradient,
         trace: Trace,
     ) -> None:
-        """Adapt, and store what is replayed."""
+        """Adapt, and store the points that are replayed."""
         interleave = self.interleave and method.initialiser.learns
         trajectory = Trajectory(adaptation, self.steps_of(adaptation.task), initialiser=method.initialiser)
         for segment in trajectory:
@@ -165,7 +165,7 @@ class Offline(Algorithm):
         meta: MetaGradient,
         trace: Trace,
     ) -> None:
-        """g_φ over η points, and with `interleave` their segments' part of g_θ0."""
+        """Compute g_φ over η points, and with `interleave` their segments' part of g_θ0."""
         own_tasks = [tasks[entry.task] for entry in entries]
         own_keys = [keys[entry.task] for entry in entries]
         if method.objective is not None:
@@ -184,7 +184,7 @@ class Offline(Algorithm):
 
 
 def _no_contribution(method: Method, trajectory: Trajectory) -> ThetaGradient:
-    """Zeros in the shape of a contribution to g_θ0, because all entries of a replay buffer have one layout."""
+    """Return zeros in the shape of a contribution to g_θ0, because all entries of a replay buffer have one layout."""
     learned = select(trajectory.start.theta, method.learner.learned)
     zeros = {name: torch.zeros_like(value) for name, value in learned.items()}
     return method.initialiser.pull_back(zeros, trajectory.noise)

@@ -32,7 +32,7 @@ class Ranks:
         return self.index == 0
 
     def share(self, count: int, rank: int | None = None) -> slice:
-        """The part of `count` tasks that is a rank's, this one's if None.
+        """Return the part of `count` tasks that belongs to a rank, by default this one.
 
         Shares are contiguous, and the first ranks have one more.
         """
@@ -42,21 +42,21 @@ class Ranks:
         return slice(begin, begin + each + (place < more))
 
     def total(self, numbers: Sequence[float]) -> list[float]:
-        """A few numbers, summed over ranks. Where a rank has failed, all raise its error here."""
+        """Sum a few numbers over ranks; if a rank has failed, all ranks raise its error here."""
         return list(numbers)
 
     def all_reduce(self, flat: Tensor) -> None:
         """Sum a contiguous tensor over all ranks, in place."""
 
     def exchange(self, parcels: Iterable[tuple[int, int, Tensor]]) -> None:
-        """(sender, receiver, bytes): the sender's bytes are written into the receiver's tensor.
+        """Send parcels of (sender, receiver, bytes): the sender's bytes are written into the receiver's tensor.
 
         A rank names the parcels that it sends or receives, in an order that is common to all ranks.
         """
         assert not list(parcels), "a single process has nothing to exchange"
 
     def share_errors(self) -> AbstractContextManager[None]:
-        """A `WarpgradError` that any rank raises inside the block is raised by all ranks."""
+        """Make all ranks raise a `WarpgradError` that any rank raises inside the block."""
         return nullcontext()
 
     def from_first(self, work: Callable[[], T]) -> T:
@@ -75,7 +75,7 @@ def all_reduce(ranks: Ranks, sums: Sequence[tuple[Accumulator, Mapping[str, Tens
     """Sum accumulators over all ranks: one exchange of counts, then one of a flat tensor.
 
     Every sum comes with the parameters it is a gradient for, because a rank without a share of the work has no
-    gradient to tell the shapes from. Sums that no rank has added to stay empty.
+    gradient from which to read the shapes. Sums that no rank has added to stay empty.
     """
     if ranks.size == 1:
         return
@@ -99,9 +99,9 @@ def all_reduce(ranks: Ranks, sums: Sequence[tuple[Accumulator, Mapping[str, Tens
 
 
 def _flat(parameters: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """A new flat tensor, and a view of it for every parameter.
+    """Return a new flat tensor, and a view of it for every parameter.
 
-    Views have the layouts of the parameters, which ranks share: were layouts to differ, so could roundings.
+    Views have the layouts of the parameters, which ranks share: with different layouts, rounding could differ.
     """
     dtype = reduce(torch.promote_types, (value.dtype for value in parameters))
     sizes = [value.numel() for value in parameters]

@@ -19,7 +19,7 @@ from warpgrad.rules import Rule
 
 
 def warp_maml(learner: Learner, rule: Rule) -> Method:
-    """Warp-MAML: L is exact, and C is MAML's loss after K steps, whose gradient goes to θ0 alone.
+    """Build Warp-MAML: L is exact, and C is MAML's loss after K steps, whose gradient goes to θ0 alone.
 
     Example:
         >>> type(wg.warp_maml(learner, wg.SGD(0.1)).initialiser).__name__
@@ -29,7 +29,7 @@ def warp_maml(learner: Learner, rule: Rule) -> Method:
 
 
 def warp_leap(learner: Learner, rule: Rule, objective: Objective | None = None) -> Method:
-    """Warp-Leap: L is exact unless another objective is given, and C is the length of the path of adaptation.
+    """Build Warp-Leap: L is exact unless another objective is given, and C is the length of the adaptation path.
 
     Example:
         >>> type(wg.warp_leap(learner, wg.SGD(0.1)).initialiser).__name__
@@ -39,7 +39,7 @@ def warp_leap(learner: Learner, rule: Rule, objective: Objective | None = None) 
 
 
 def warp_rnn(learner: Learner, rule: Rule) -> Method:
-    """Warp-RNN: one backward pass on each batch gives both the gradient for φ and the one for θ.
+    """Build Warp-RNN: one backward pass on each batch gives both the gradient for φ and the one for θ.
 
     Example:
         >>> type(wg.warp_rnn(learner, wg.SGD(0.1)).initialiser).__name__

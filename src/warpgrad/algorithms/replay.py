@@ -99,7 +99,7 @@ class ReplayBuffer:
         return self._spilled
 
     def lay_out(self, point: Point, increment: Tensors | None = None) -> dict[str, Tensors]:
-        """Fix the layout of all entries by the first one, whether it is stored or not; returns its parts."""
+        """Fix the layout of all entries by the first one, whether it is stored or not, and return its parts."""
         sections = {"theta": point.theta, "buffers": point.buffers, "state": point.state}
         sections["increment"] = increment or {}
         if not self._rows:
@@ -109,7 +109,7 @@ class ReplayBuffer:
         return sections
 
     def append(self, task: int, point: Point, increment: Tensors | None = None) -> None:
-        """Copy a point in."""
+        """Copy a point into the buffer."""
         sections = self.lay_out(point, increment)
         assert isinstance(point.k, int), "stacked points are split before they are stored"
         place = self.reserve(task, point.k)
@@ -122,7 +122,7 @@ class ReplayBuffer:
                 kept.copy_(value)
 
     def __getitem__(self, place: int) -> ReplayEntry:
-        """The entry at `place`, on the device. In memory on a CPU it is a view: valid until `close`."""
+        """Return the entry at `place`, on the device; in memory on a CPU it is a view, valid until `close`."""
         task, k = self._index[place]
         sections: dict[str, Tensors] = {"theta": {}, "buffers": {}, "state": {}, "increment": {}}
         for slot in self._slots:
@@ -132,19 +132,19 @@ class ReplayBuffer:
         )
 
     def packed(self, place: int) -> Tensor:
-        """The bytes of the entry at `place`, which a buffer of equal layout can hold."""
+        """Return the bytes of the entry at `place`, which fit into a buffer of equal layout."""
         assert self._array is not None
         return self._array[place * self.entry_bytes : (place + 1) * self.entry_bytes]
 
     def reserve(self, task: int, k: int) -> int:
-        """Room for one more entry, at the place returned; `packed` is where its bytes are to be written."""
+        """Make room for one more entry and return its place; its bytes are to be written to `packed(place)`."""
         if len(self) == self.capacity:
             raise WarpgradError(f"the replay buffer is full at {self.capacity} entries.")
         self._index.append((task, k))
         return len(self) - 1
 
     def close(self) -> None:
-        """Give the memory or the scratch file back."""
+        """Release the memory or the scratch file."""
         self._array, self._rows = None, {}
         self._index = []
         self._spilled = False
@@ -160,9 +160,9 @@ class ReplayBuffer:
             "lower steps or tasks, or use Online.",
         )
         try:
-            # Without a name from the start, so that no kill leaves it behind.
+            # The file never has a name, so that a kill cannot leave it behind.
             with tempfile.TemporaryFile(prefix="warpgrad-replay-", dir=self.budget.directory) as scratch:
-                # A page of the map for which the disk has no room would end the process by SIGBUS: room is taken now.
+                # A mapped page for which the disk has no room would end the process by SIGBUS: allocate it now.
                 os.posix_fallocate(scratch.fileno(), 0, total)
                 array = torch.frombuffer(mmap.mmap(scratch.fileno(), total), dtype=torch.uint8)
         except OSError as error:
@@ -176,7 +176,7 @@ class ReplayBuffer:
 
 
 def _view(rows: Mapping[torch.dtype, Tensor], begin: int, slot: _Slot) -> Tensor:
-    """The tensor of a slot in the row that begins at byte `begin`."""
+    """Return the tensor of a slot in the row that begins at byte `begin`."""
     return rows[slot.dtype].as_strided(slot.shape, slot.strides, (begin + slot.begin) // slot.dtype.itemsize)
 
 
@@ -202,7 +202,7 @@ class Shares:
     """The shares of all updates of a meta-step, as one rank sees them, and the points it has for them."""
 
     def __init__(self, order: Sequence[Pair], eta: int, tasks: int, ranks: Ranks) -> None:
-        """`order` is that of the replayed points of `tasks` tasks; each `eta` consecutive ones make an update."""
+        """Divide the replayed points of `tasks` tasks, in `order`, into updates of `eta` consecutive ones."""
         self.updates: list[list[Pair]] = []
         """The points that this rank evaluates, update by update."""
         self.moves: list[tuple[int, int, Pair]] = []
@@ -225,7 +225,7 @@ class Shares:
         return sum(receiver == self._ranks.index for _, receiver, _ in self.moves)
 
     def __contains__(self, pair: object) -> bool:
-        """Whether a point is replayed at all."""
+        """Return whether a point is replayed at all."""
         return pair in self._replayed
 
     def collected(self, pair: Pair, place: int) -> None:
@@ -233,12 +233,12 @@ class Shares:
         self._places[pair] = place
 
     def exchange(self, buffer: ReplayBuffer) -> None:
-        """Send what others evaluate, and take in what this rank does; called by all ranks."""
+        """Send the points that other ranks evaluate and receive those that this one does; called by all ranks."""
         if self._ranks.size > 1:
             self._ranks.exchange(self._parcels(buffer))
 
     def entries(self, update: Sequence[Pair], buffer: ReplayBuffer) -> list[ReplayEntry]:
-        """The points of an update that this rank evaluates."""
+        """Return the points of an update that this rank evaluates."""
         return [buffer[self._places[pair]] for pair in update]
 
     def _parcels(self, buffer: ReplayBuffer) -> Iterator[tuple[int, int, Tensor]]:
@@ -249,7 +249,7 @@ class Shares:
 
 
 def balanced(owners: Sequence[int], size: int) -> list[int]:
-    """Which of `size` ranks evaluates each point, if `owners` hold them: equal shares, with as few moved as can be."""
+    """Return the rank, of `size`, that evaluates each point: equal shares, moving few away from their `owners`."""
     held = [owners.count(rank) for rank in range(size)]
     each, more = divmod(len(owners), size)
     richest = sorted(range(size), key=lambda rank: -held[rank])[:more]

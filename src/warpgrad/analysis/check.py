@@ -50,7 +50,7 @@ class GradientComparison:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What `check` found; it raises where an error is above `tolerance`, so a report is a good one."""
+    """The result of `check`, which raises if an error is above `tolerance`, so that every report is a good one."""
 
     comparisons: tuple[GradientComparison, ...]
     tolerance: float = TOLERANCE
@@ -64,7 +64,7 @@ class CheckReport:
 def check(
     learner: Learner, task: Task, rule: Rule, objective: Objective | None = None, *, steps: int = 2, key: int = 0
 ) -> CheckReport:
-    """Compare the gradients of a learner on a task with differences in double precision; raise where they differ.
+    """Compare a learner's gradients on a task with finite differences in double precision; raise if they differ.
 
     Args:
         learner: It is copied, not changed.
@@ -160,7 +160,7 @@ def _unrolled(adaptation: Adaptation, steps: int) -> list[GradientComparison]:
 def _in_place(
     of: str, gradient: Tensors, parameters: Mapping[str, Tensor], loss: Callable[[], Tensor], key: int
 ) -> list[GradientComparison]:
-    """The comparison for parameters that the loss finds where they are, moved and put back."""
+    """Compare the gradient for parameters that the loss reads in place, which are moved and put back."""
     if not gradient:
         return []
     own = {name: value.detach().clone() for name, value in parameters.items()}
@@ -212,7 +212,7 @@ class _InDouble(Task):
         self.name, self.steps, self.stack_key = task.name, task.steps, task.stack_key
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._task, name)  # what an objective of the user's own asks its tasks for
+        return getattr(self._task, name)  # attributes that a user-defined objective reads from its tasks
 
     @property
     def one_loss(self) -> bool:
@@ -232,7 +232,7 @@ class _InDouble(Task):
 
 
 def _doubled(tree: Any) -> Any:
-    """The same batch with its floating-point tensors in double precision, whatever else is in it."""
+    """Return the same batch with its floating-point tensors in double precision, whatever else is in it."""
     if isinstance(tree, Tensor):
         return tree.double() if tree.is_floating_point() else tree
     if isinstance(tree, Mapping):

@@ -56,7 +56,7 @@ class Curves:
 def points(
     learner: Learner, rule: Rule, tasks: Sequence[ContinualTask], around: Around | None = None
 ) -> Iterator[Point]:
-    """The stacked points θ_0 … θ_K of some tasks."""
+    """Yield the stacked points θ_0 … θ_K of several tasks."""
     adaptation = BatchedAdaptation(learner, rule, tasks, range(len(tasks)))
     stepper: Stepper = adaptation if around is None else around(adaptation)
     return Trajectory(stepper, tasks[0].steps).points()
@@ -70,7 +70,7 @@ def learning_curves(
     every: int | None = None,
     around: Around | None = None,
 ) -> Curves:
-    """Adapt to all tasks; scores after every `every` steps, and whenever a sub-task ends.
+    """Adapt to all tasks, and score them after every `every` steps and whenever a sub-task ends.
 
     Args:
         learner: θ0 and φ.
@@ -97,12 +97,12 @@ def learning_curves(
 
 
 def forgetting_scores(curves: Curves, higher: Collection[str] = ("accuracy",)) -> dict[str, dict[str, Tensor]]:
-    """Measure -> score -> [tasks]; `higher` names the measures of which more is better."""
+    """Return measure -> score -> [tasks]; `higher` names the measures of which more is better."""
     return {name: summarise(curves, name, higher=name in higher) for name in curves.scores}
 
 
 def summarise(curves: Curves, measure: str, *, higher: bool) -> dict[str, Tensor]:
-    """The five scores of each task."""
+    """Compute the five scores of each task."""
     require(len(curves.ends) >= 2, "a task with one sub-task has nothing to forget; give tasks at least two.")
     sign = -1.0 if higher else 1.0
     table = curves.scores[measure][:, [curves.steps.index(end) for end in curves.ends]]
@@ -121,13 +121,13 @@ def summarise(curves: Curves, measure: str, *, higher: bool) -> dict[str, Tensor
 
 
 def _in_order(task: ContinualTask) -> tuple[Tensor, Tensor]:
-    """Test examples [sub-tasks, n, …], sub-tasks in the order of learning."""
+    """Stack test examples [sub-tasks, n, …], with sub-tasks in the order of learning."""
     inputs, targets = zip(*(task.subtasks[place].test() for place in task.order), strict=True)
     return torch.stack(inputs), torch.stack(targets)
 
 
 def _scores(learner: Learner, task: ContinualTask, point: Point, examples: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-    """Measure -> [tasks, sub-tasks]."""
+    """Compute the scores of all sub-tasks at a point: measure -> [tasks, sub-tasks]."""
 
     def one(theta: Tensors, buffers: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         forward = learner.bind(theta, buffers, training=False)

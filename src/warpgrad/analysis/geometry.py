@@ -27,7 +27,7 @@ NativeLoss = Callable[[Tensor], Tensor]
 
 
 def jacobian(omega: Omega, theta: Tensor) -> Tensor:
-    """DΩ(θ), [size of γ, size of θ]; differentiable in θ and in whatever Ω is made of.
+    """Compute DΩ(θ), [size of γ, size of θ]; differentiable in θ and in whatever Ω is made of.
 
     Example:
         >>> analysis.jacobian(lambda theta: 2 * theta, torch.ones(2))
@@ -38,7 +38,7 @@ def jacobian(omega: Omega, theta: Tensor) -> Tensor:
 
 
 def metric_inverse(omega: Omega, theta: Tensor) -> Tensor:
-    """G⁻¹ = [DΩ][DΩ]ᵀ at γ = Ω(θ) (Eq. 8): what the warp preconditions gradients with in W.
+    """Compute G⁻¹ = [DΩ][DΩ]ᵀ at γ = Ω(θ) (Eq. 8), with which the warp preconditions gradients in W.
 
     Example:
         >>> analysis.metric_inverse(lambda theta: 2 * theta, torch.ones(2)).diagonal()
@@ -49,7 +49,7 @@ def metric_inverse(omega: Omega, theta: Tensor) -> Tensor:
 
 
 def condition_number(metric: Tensor) -> Tensor:
-    """Largest over smallest eigenvalue of a symmetric [..., d, d], for G and G⁻¹ alike; ∞ where it is degenerate.
+    """Return largest over smallest eigenvalue of a symmetric [..., d, d], G or G⁻¹; ∞ if it is degenerate.
 
     Example:
         >>> analysis.condition_number(torch.diag(torch.tensor([1.0, 4.0])))
@@ -61,9 +61,9 @@ def condition_number(metric: Tensor) -> Tensor:
 
 
 def is_positive_definite(metric: Tensor, *, tolerance: float | None = None) -> Tensor:
-    """Whether [..., d, d] is symmetric with all eigenvalues above `tolerance` times the largest magnitude.
+    """Return whether [..., d, d] is symmetric with all eigenvalues above `tolerance` times the largest magnitude.
 
-    By default the tolerance is 10·d·ε of the dtype, what rounding in the product [DΩ][DΩ]ᵀ can leave of a zero.
+    By default the tolerance is 10·d·ε of the dtype, which rounding in the product [DΩ][DΩ]ᵀ can make of a zero.
 
     Example:
         >>> analysis.is_positive_definite(torch.diag(torch.tensor([1.0, 0.0])))
@@ -99,7 +99,7 @@ class PushForward:
 
 
 def pushed_forward(loss: NativeLoss, omega: Omega, theta: Tensor) -> PushForward:
-    """Δθ by backpropagation through Ω, as adaptation does it, and Δγ by pushing it forward with DΩ.
+    """Compute Δθ by backpropagation through Ω, as adaptation does, and Δγ by pushing it forward with DΩ.
 
     Example:
         >>> analysis.pushed_forward(lambda gamma: gamma.sum(), lambda theta: 2 * theta, torch.ones(2)).delta_gamma
@@ -110,7 +110,7 @@ def pushed_forward(loss: NativeLoss, omega: Omega, theta: Tensor) -> PushForward
 
 
 def ideal_step(loss: NativeLoss, omega: Omega, theta: Tensor, alpha: float) -> Tensor:
-    """γ − α G⁻¹ ∇L(γ) at γ = Ω(θ), the argument of L in Eq. 10. For a given γ, find θ with `invert`.
+    """Compute γ − α G⁻¹ ∇L(γ) at γ = Ω(θ), the argument of L in Eq. 10. For a given γ, find θ with `invert`.
 
     Example:
         >>> analysis.ideal_step(lambda gamma: gamma.sum(), lambda theta: 2 * theta, torch.ones(2), alpha=0.5)
@@ -121,7 +121,7 @@ def ideal_step(loss: NativeLoss, omega: Omega, theta: Tensor, alpha: float) -> T
 
 
 def taylor_error(loss: NativeLoss, omega: Omega, theta: Tensor, alpha: float) -> Tensor:
-    """(L ∘ Ω)(θ − αΔθ) − L(γ − αΔγ): what Eq. 9 says falls as α²; 0 where Ω is affine.
+    """Compute (L ∘ Ω)(θ − αΔθ) − L(γ − αΔγ), which falls as α² by Eq. 9 and is 0 for an affine Ω.
 
     Example:
         >>> analysis.taylor_error(lambda gamma: gamma.square().sum(), lambda theta: 2 * theta, torch.ones(2), 0.1)
@@ -132,7 +132,7 @@ def taylor_error(loss: NativeLoss, omega: Omega, theta: Tensor, alpha: float) ->
 
 
 def as_vector(tensors: Mapping[str, Tensor]) -> Tensor:
-    """θ as the flat vector that an explicit Ω takes, in the order of its names.
+    """Return θ as the flat vector that an explicit Ω takes, in the order of its names.
 
     Example:
         >>> analysis.as_vector({"w": torch.ones(2, 2), "b": torch.zeros(1)})
@@ -142,7 +142,7 @@ def as_vector(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def from_vector(vector: Tensor, like: Mapping[str, Tensor]) -> Tensors:
-    """The inverse of `as_vector`, with the names and shapes of `like`; differentiable.
+    """Split a vector into tensors with the names and shapes of `like`; the inverse of `as_vector`, differentiable.
 
     Example:
         >>> analysis.from_vector(torch.arange(3.0), {"w": torch.zeros(2), "b": torch.zeros(1)})
@@ -158,7 +158,7 @@ def from_vector(vector: Tensor, like: Mapping[str, Tensor]) -> Tensors:
 
 
 def linear_omega(learner: Learner) -> Omega:
-    """Ω of a model whose warp-layers are linear, x ↦ T x + t, each directly after a linear task layer.
+    """Return Ω of a model whose warp-layers are linear, x ↦ T x + t, each directly after a linear task layer.
 
     γ has θ's names in θ's order: W ↦ T W and b ↦ T b + t for a warped layer, everything else as it is. The model
     at θ equals the same model without warp-layers at γ. DΩ is constant and, with parameters sorted by column of W,
@@ -185,7 +185,7 @@ def linear_omega(learner: Learner) -> Omega:
 
 
 def _linear_warps(learner: Learner) -> dict[str, nn.Linear]:
-    """The name of every warped task layer with the warp-layer behind it."""
+    """Return the warp-layer behind every warped task layer, by the task layer's name."""
     module = learner.module
     warps: dict[str, nn.Linear] = {}
     left = set(learner.phi)
@@ -268,7 +268,7 @@ def invert(
 def _newton(
     gap: Callable[..., Tensor], begin: Tensor, constants: tuple[Tensor, ...], steps: int, bound: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Newton on gap(unknown, *constants) = 0 for every row, halving a step until the gap's norm falls.
+    """Run Newton's method on gap(unknown, *constants) = 0 for every row, halving a step until the gap's norm falls.
 
     The pseudo-inverse gives the shortest step where unknowns outnumber equations, and a finite one where the
     Jacobian is singular. A row that no step improves stays where it is.
@@ -296,7 +296,7 @@ def _newton(
 
 
 def _followed(omega: Omega, gamma: Tensor, start: Tensor, steps: int, bound: Tensor) -> Tensor:
-    """Where the path of `invert` meets s = 1, or how far it came: steps along the tangent, pulled back by Newton."""
+    """Follow the path of `invert` to s = 1, or as far as it goes, by steps along the tangent and Newton corrections."""
 
     def homotopy(place: Tensor, target: Tensor, origin: Tensor) -> Tensor:
         theta, s = place[:-1], place[-1]
@@ -328,5 +328,5 @@ def _followed(omega: Omega, gamma: Tensor, start: Tensor, steps: int, bound: Ten
 
 
 def _finite(slopes: Tensor) -> Tensor:
-    """Zero Jacobians where Ω has none: such a row stalls and is counted, instead of stopping all the others."""
+    """Replace Jacobians that are not finite by zero: such a row stalls and is counted, and the others go on."""
     return torch.where(torch.isfinite(slopes).all(-1).all(-1)[:, None, None], slopes, 0.0)

@@ -20,7 +20,7 @@ from warpgrad.tensors import Tensors
 
 
 def warp_layers(learner: Learner) -> dict[str, nn.Module]:
-    """The warp-layers ω by name: the outermost modules with a forward of their own and no parameters but φ's.
+    """Return the warp-layers ω by name: the outermost modules with their own forward and no parameters but φ's.
 
     Example:
         >>> list(analysis.warp_layers(learner))
@@ -53,7 +53,7 @@ def warp_jacobians(
     key: int = 0,
     training: bool = True,
 ) -> Tensors:
-    """D_x ω of every warp-layer (or of those in `layers`) for each example in one forward call: [batch, out, in].
+    """Compute D_x ω of every warp-layer (or of those in `layers`) for each example of a call: [batch, out, in].
 
     x is a layer's first argument, with the batch first; a one-dimensional x is a single example. Of several
     calls, those without gradient are left out and the others stand one after the other in the batch. Where
@@ -79,7 +79,7 @@ def warp_jacobians_along(
     key: int = 0,
     layers: Collection[str] | None = None,
 ) -> Iterator[tuple[int, Tensors]]:
-    """(k, `warp_jacobians` at θ_k on the batch of step k) for k = 0, every, 2·every, … of the K steps of a task.
+    """Yield (k, `warp_jacobians` at θ_k on the batch of step k) for k = 0, every, 2·every, … of a task's K steps.
 
     Example:
         >>> [k for k, _ in analysis.warp_jacobians_along(learner, wg.SGD(0.1), task, steps=4, every=2)]
@@ -96,7 +96,7 @@ def warp_jacobians_along(
 
 
 class _Probe:
-    """Two hooks around a warp-layer that differentiate its output by its input in the graph of the very call,
+    """Two hooks around a warp-layer that differentiate its output by its input in the graph of the same call,
     hence with its φ, statistics and masks, and leave the model's values and gradients as they are."""
 
     def __init__(self, name: str) -> None:
@@ -110,7 +110,7 @@ class _Probe:
             raise WarpgradError(f"warp-layer '{self.name}' needs a floating-point tensor as its first argument.")
         x = x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
         self._inputs.append(x)
-        # A layer that works in place then writes into the copy, not into what is differentiated by.
+        # A layer that works in place then writes into the copy, not into the input that is differentiated.
         return x.clone(), *arguments[1:]
 
     def leave(self, _: nn.Module, __: tuple[Any, ...], output: Any) -> None:
@@ -124,7 +124,7 @@ class _Probe:
 
 
 def _per_example(rows: Tensor, x: Tensor) -> Tensor:
-    """∂ rows[i] / ∂ x[i] for every i, from the graph between them."""
+    """Compute ∂ rows[i] / ∂ x[i] for every i, from the graph between them."""
     batch, size = rows.shape
     basis, place = torch.eye(size).to(rows).unsqueeze(1), torch.eye(batch).to(rows).unsqueeze(2)
 
@@ -133,7 +133,7 @@ def _per_example(rows: Tensor, x: Tensor) -> Tensor:
         return found.reshape(len(cotangents), batch, -1)
 
     # Only where a layer mixes examples does the output of one depend on the input of another; then each needs a
-    # backward pass of its own. Unequal weights keep the outputs from cancelling in this test.
+    # separate backward pass. Unequal weights keep the outputs from cancelling in this test.
     if not pulled_back(place[:1] * torch.linspace(1, 2, size).to(rows))[0, 1:].any():
         return pulled_back(basis.expand(size, batch, size)).transpose(0, 1)
     return torch.stack([pulled_back(basis * place[example])[:, example] for example in range(batch)])
@@ -141,7 +141,7 @@ def _per_example(rows: Tensor, x: Tensor) -> Tensor:
 
 @contextmanager
 def _recorded(learner: Learner, names: Collection[str] | None) -> Iterator[Tensors]:
-    """Watch warp-layers during the block, after which the Jacobians are there and the hooks gone, however it ends."""
+    """Record warp-layers inside the block; afterwards the Jacobians are available and the hooks removed."""
     layers = warp_layers(learner)
     probes = [_Probe(name) for name in (layers if names is None else names)]
     found: Tensors = {}

@@ -33,13 +33,15 @@ _ANCHOR, _FISHER = "ewc/anchor/", "ewc/fisher/"
 def fisher_diagonal(
     predict: Callable[[Tensors, Tensor], Tensor], theta: Mapping[str, Tensor], inputs: Tensor, likelihood: Likelihood
 ) -> Tensors:
-    """The diagonal of the Fisher information at θ, averaged over `inputs` [n, …]; `predict(θ, inputs)` is [n, outputs].
+    """Compute the diagonal of the Fisher information at θ, averaged over `inputs` [n, …].
+
+    `predict(θ, inputs)` returns [n, outputs].
 
     Memory: one copy of θ per example and output.
     """
 
     def roots(own_theta: Tensors, example: Tensor) -> Tensor:
-        """r_o with Σ_o (∂r_o/∂θ)² the Fisher diagonal of one example."""
+        """Return r_o such that Σ_o (∂r_o/∂θ)² is the Fisher diagonal of one example."""
         output = predict(own_theta, example[None])[0].flatten()
         if likelihood == "gaussian":
             return output
@@ -103,7 +105,7 @@ class OnlineEWC:
         return Point(point.k, point.theta, point.buffers, {**point.state, **_stored(point.theta, zero)})
 
     def step(self, point: Point) -> Transition:
-        """θ_{k+1} from θ_k; before it, consolidation where a sub-task has ended."""
+        """Take the step from θ_k to θ_{k+1}, after consolidation if a sub-task has ended."""
         anchor, fisher = _part(point.state, _ANCHOR), _part(point.state, _FISHER)
         if point.k in self.ends:
             fresh = self._fisher(point)
@@ -117,7 +119,7 @@ class OnlineEWC:
         return self.adaptation.transition(point, inner, theta, _stored(anchor, fisher))
 
     def _fisher(self, point: Point) -> Tensors:
-        """F_t: the mean over the adaptation batches of the sub-task that ends before step k."""
+        """Compute F_t, the mean over the adaptation batches of the sub-task that ends before step k."""
         assert isinstance(point.k, int)
         begin = max((end for end in self.ends if end < point.k), default=0)
         total: Tensors = {}
@@ -149,5 +151,5 @@ def _stored(anchor: Mapping[str, Tensor], fisher: Mapping[str, Tensor]) -> Tenso
 
 
 def _part(state: Mapping[str, Tensor], prefix: str) -> Tensors:
-    """Anchor or Fisher, by parameter."""
+    """Return the anchor or the Fisher information, by parameter."""
     return {path.removeprefix(prefix): value for path, value in state.items() if path.startswith(prefix)}

@@ -1,6 +1,6 @@
 """Multi-headed finetuning: one body for all tasks and one head per task, trained jointly, without meta-learning.
 
-On a new task the body starts from joint training, and the head is drawn afresh.
+On a new task the body starts from joint training, and the head is newly drawn.
 """
 
 from __future__ import annotations
@@ -88,10 +88,10 @@ class HeadedTask(Task):
 class JointTraining(Algorithm):
     """K rounds of joint training per meta-step: as much data as a meta-learner's meta-step sees.
 
-    In round k every task of the meta-batch gives a batch. By default each batch is a step of its own, tasks in turn,
+    In round k every task of the meta-batch gives a batch. By default each batch is a separate step, tasks in turn,
     which makes tasks × K steps per meta-step; a step moves the body and the head of its task. With `averaged` the
     batches of a round make one step at the same parameters: the body descends the mean of their losses, and a head the
-    loss of its own task alone, so its step size does not depend on how many others there are.
+    loss of its task alone, so its step size does not depend on the number of tasks.
 
     The tasks are `HeadedTask`s, the model a `MultiHeaded` in a learner with `allow_unused=True`.
 
@@ -152,7 +152,7 @@ class JointTraining(Algorithm):
 
 
 def _step(total: Accumulator, heads: Counter[int]) -> Tensors:
-    """The gradient of a step on some tasks, which `heads` counts: the mean over the tasks that a parameter serves.
+    """Return the gradient of a step on several tasks, counted by `heads`: the mean over the tasks that use a parameter.
 
     Heads of other tasks are left out, so that an optimiser with momentum does not move them.
     """

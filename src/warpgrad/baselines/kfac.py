@@ -72,7 +72,7 @@ class KFACAdaptation(Adaptation):
     """One task under adaptation, with every linear layer's and convolution's gradient preconditioned.
 
     Other parameters (batch-norm) keep their gradient. The factors are part of the point's state, so a trajectory can be
-    taken up anywhere. The inverses are recomputed in the first step and then every `invert_every`.
+    resumed anywhere. The inverses are recomputed in the first step and then every `invert_every`.
 
     Example:
         >>> settings = baselines.KFAC(lr=0.1, likelihood="gaussian")
@@ -106,7 +106,7 @@ class KFACAdaptation(Adaptation):
         return self.transition(point, Inner(loss, gradient, theta, buffers), new_theta, state)
 
     def factors(self, point: Point, seen: Seen, loss: Tensor) -> Tensors:
-        """`A/<layer>` and `G/<layer>` of the batch that was seen at a point, whose task loss is `loss`."""
+        """Compute `A/<layer>` and `G/<layer>` of the batch seen at a point, whose task loss is `loss`."""
         draw = generator(self.key, cast(int, point.k), "fisher")
         return batch_factors(self.layers, seen, loss, self.settings.likelihood, self.settings.fisher, draw)
 
@@ -121,7 +121,7 @@ class KFACAdaptation(Adaptation):
             state[state_name] = torch.lerp(factor, state[state_name], kept) if state_name in state else factor
 
     def _inverses(self, name: str, inputs: Tensor, outputs: Tensor) -> Tensors:
-        """(A + π√λ I)⁻¹ and (G + √λ/π I)⁻¹, π² the ratio of their mean eigenvalues."""
+        """Compute (A + π√λ I)⁻¹ and (G + √λ/π I)⁻¹, where π² is the ratio of their mean eigenvalues."""
         sizes = [float(factor.diagonal().mean()) for factor in (inputs, outputs)]
         balance = math.sqrt(sizes[0] / sizes[1]) if min(sizes) > 0 else 1.0
         root = math.sqrt(self.settings.damping)
@@ -163,7 +163,7 @@ Fisher = Literal["sampled", "exact", "empirical"]
 
 @dataclass(frozen=True)
 class Seen:
-    """What passed through the network in one forward call."""
+    """The activations recorded in one forward call."""
 
     arguments: list[tuple[Any, ...]]
     inputs: Tensors
@@ -172,7 +172,7 @@ class Seen:
 
 
 def factored_layers(learner: Learner) -> dict[str, Layer]:
-    """The layers of θ that have Kronecker factors."""
+    """Return the layers of θ that have Kronecker factors."""
     found: dict[str, Layer] = {}
     for name, module in learner.module.named_modules():
         if not isinstance(module, nn.Linear | nn.Conv2d) or parameter_name(name, "weight") not in learner.theta0:
@@ -222,7 +222,7 @@ def batch_factors(
     fisher: Fisher,
     draw: torch.Generator,
 ) -> Tensors:
-    """`A/<layer>` and `G/<layer>` of the batch that was seen, whose task loss is `loss`."""
+    """Compute `A/<layer>` and `G/<layer>` of the batch that was seen, whose task loss is `loss`."""
     output = seen.final[-1]
     factors = {f"A/{name}": _input_factor(layer, seen.inputs[name]) for name, layer in layers.items()}
     for direction in _output_gradients(output, loss, likelihood, fisher, draw):
@@ -242,8 +242,10 @@ def parameter_name(layer: str, local: str) -> str:
 def _output_gradients(
     output: Tensor, loss: Tensor, likelihood: Likelihood, fisher: Fisher, draw: torch.Generator
 ) -> Iterator[Tensor]:
-    """Gradients of −log p for the model's output, one row per example; their outer products sum to the Fisher
-    matrix of the output."""
+    """Yield gradients of −log p for the model's output, one row per example.
+
+    Their outer products sum to the Fisher matrix of the output.
+    """
     if fisher == "empirical":
         (observed,) = torch.autograd.grad(loss, output, retain_graph=True)
         yield observed * len(output)
@@ -267,7 +269,7 @@ def _output_gradients(
 
 
 def _input_factor(layer: Layer, inputs: Tensor) -> Tensor:
-    """A, with the row and column of the bias at the end."""
+    """Compute A, with the row and column of the bias at the end."""
     count = len(inputs)
     if isinstance(layer, nn.Conv2d):
         padding = cast("tuple[int, int]", layer.padding)
@@ -279,6 +281,6 @@ def _input_factor(layer: Layer, inputs: Tensor) -> Tensor:
 
 
 def _rows(layer: Layer, values: Tensor) -> Tensor:
-    """[examples and locations, channels]."""
+    """Reshape values to [examples and locations, channels]."""
     last = values.movedim(1, -1) if isinstance(layer, nn.Conv2d) else values
     return last.reshape(-1, last.shape[-1])

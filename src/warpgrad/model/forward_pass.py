@@ -1,4 +1,4 @@
-"""What a forward pass runs with: other tensors in the module's places, and surroundings that leave its numbers alone.
+"""The environment of a forward pass: other tensors in the module's places, and nothing that changes its numbers.
 
 `Swapper` puts θ, φ and buffers where the module keeps its own, `RecomputedUnder` does so again for what activation
 checkpointing recomputes. `Surroundings` handles what could change numbers silently: `torch.compile` has no second
@@ -49,7 +49,7 @@ class Swapper:
 
     @contextmanager
     def holding(self, tensors: dict[str, Tensor]) -> Iterator[None]:
-        """The module holds these tensors inside the block, and its own again after it.
+        """Put these tensors into the module inside the block, and its own back afterwards.
 
         Where the module assigns a new tensor to one of its buffers, that is in `tensors` afterwards.
         """
@@ -104,7 +104,7 @@ class RecomputedUnder:
 
 
 def _joined(context_fn: Any, again: Again) -> Any:
-    """The user's contexts of the forward pass and of the recomputation, the latter inside `again()`."""
+    """Return the user's contexts of the forward pass and of the recomputation, the latter inside `again()`."""
 
     def contexts() -> tuple[Any, Any]:
         forward, recomputation = context_fn()
@@ -159,12 +159,12 @@ class Surroundings:
         self.outside = OutsideRandomness(type(module).__name__)
 
     def harmless(self) -> bool:
-        """Whether there is nothing to correct; checked before every pass."""
+        """Return whether there is nothing to correct; checked before every pass."""
         return not (self._compiled or self.outside.looks or parametrize._cache_enabled)
 
     @contextmanager
     def set_right(self) -> Iterator[None]:
-        """Inside the block a forward pass computes the right numbers, or raises."""
+        """Make forward passes inside the block compute the right numbers, or raise."""
         if parametrize._cache_enabled:
             raise WarpgradError(
                 "torch.nn.utils.parametrize.cached() around meta-training or adaptation would always return "
@@ -174,7 +174,7 @@ class Surroundings:
             yield
 
     def _uncompiled(self) -> AbstractContextManager[Any]:
-        """A compiled graph has no second derivative, and would be compiled again for every θ."""
+        """Return a block without compiled graphs, which have no second derivative and recompile for every θ."""
         return torch.compiler.set_stance("force_eager") if self._compiled else nullcontext()
 
 
@@ -193,9 +193,9 @@ def refuse_rewriting(module: nn.Module, constant: Collection[str]) -> None:
 
 @contextmanager
 def copyable(module: nn.Module) -> Iterator[None]:
-    """Inside the block the module can be copied, whatever results a hook has left in its attributes.
+    """Make the module copyable inside the block, whatever results a hook has left in its attributes.
 
-    The older `torch.nn.utils.weight_norm` keeps the weight of the last pass, which is no leaf, as an attribute.
+    The older `torch.nn.utils.weight_norm` keeps the weight of the last pass, which is not a leaf, as an attribute.
     """
     kept: list[tuple[nn.Module, str, Tensor]] = []
     for child in module.modules():
@@ -244,12 +244,12 @@ class OutsideRandomness:
 
 
 def random_states() -> tuple[Any, Any]:
-    """The states of Python's and numpy's global generators."""
+    """Return the states of Python's and numpy's global generators."""
     return random.getstate(), _numpy_state()
 
 
 def changed(before: tuple[Any, Any]) -> str | None:
-    """Which of the generators has been drawn from since."""
+    """Return which of the generators has been drawn from since, if any."""
     if random.getstate() != before[0]:
         return "Python's random"
     return None if _numpy_state() == before[1] else "numpy.random"

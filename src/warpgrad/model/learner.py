@@ -95,7 +95,7 @@ class Forward:
         self._calls = 0
 
     def at(self, theta: Mapping[str, Tensor] | None = None, *, phi: Mapping[str, Tensor] | None = None) -> Forward:
-        """The same model, with the same masks, at another θ or φ."""
+        """Return the same model, with the same masks, at another θ or φ."""
         return Forward(
             self.learner,
             self.theta if theta is None else theta,
@@ -123,7 +123,7 @@ class Forward:
 
     @contextmanager
     def _running(self, tensors: Tensors, again: Again) -> Iterator[None]:
-        """Inside the block the module holds these tensors, in the right mode and with the right operations."""
+        """Put these tensors into the module inside the block, in the right mode and with the right operations."""
         learner = self.learner
         learner._modes.apply(self._training)
         surroundings = learner._surroundings
@@ -159,7 +159,7 @@ class Learner(Generic[M_co]):
         Learner(model, task=lambda name, module: isinstance(module, nn.Linear))
 
     Warning: the module is used, not copied, and its parameters are updated by meta-training. Use
-    `adapted(...)` (or `warpgrad.adapt`) for a module of its own.
+    `adapted(...)` (or `warpgrad.adapt`) for a separate module.
 
     Example:
         >>> learner = wg.Learner(model, warp="2", start={"3": "zero"})
@@ -231,7 +231,7 @@ class Learner(Generic[M_co]):
         return select(self.theta0, self.learned)
 
     def start(self, key: int) -> Tensors:
-        """θ at the beginning of the task with this key, by each parameter's start policy."""
+        """Return θ at the beginning of the task with this key, by each parameter's start policy."""
         self.check_module()
         theta = detached(self.theta0)
         if "zero" in self.starts.values():
@@ -245,7 +245,7 @@ class Learner(Generic[M_co]):
         return theta
 
     def buffers(self) -> Tensors:
-        """The buffers a task starts with."""
+        """Return the buffers that a task starts with."""
         buffers = detached(dict(self.module.named_buffers()))
         return reset_statistics(self.module, buffers) if self.batch_norm in TRACKING else buffers
 
@@ -258,7 +258,7 @@ class Learner(Generic[M_co]):
         key: int | None = None,
         training: bool = True,
     ) -> Forward:
-        """The model at θ, φ and buffers, to be called like the module itself.
+        """Return the model at θ, φ and buffers, to be called like the module itself.
 
         With a key, dropout masks are functions of it, drawn by seeding torch's global generator; without one they
         come from that generator as it is.
@@ -271,7 +271,7 @@ class Learner(Generic[M_co]):
         return Forward(self, theta, self.phi if phi is None else phi, buffers, key, training)
 
     def adapted(self, theta: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> M_co:
-        """A plain module of the user's own class with θ and buffers in it, in eval mode, free of this library.
+        """Return a plain module of the user's own class with θ and buffers in it, in eval mode, free of this library.
 
         Warning: under `batch_norm="batch"` it has no running statistics, so its state dict lacks those entries.
         """
@@ -307,7 +307,7 @@ class Learner(Generic[M_co]):
                 )
 
     def state_dict(self) -> Tensors:
-        """θ0, φ, constants and buffers under the module's own names; the module's own `state_dict`."""
+        """Return the module's own `state_dict`: θ0, φ, constants and buffers under the module's names."""
         return dict(self.module.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -324,7 +324,7 @@ class Learner(Generic[M_co]):
         self.module.load_state_dict(dict(state))
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Move the module as `nn.Module.to` does, in place; returns the learner.
+        """Move the module as `nn.Module.to` does, in place, and return the learner.
 
         Warning: the batches of tasks have to be on the learner's device, so the tasks have to move too.
         """
@@ -346,12 +346,12 @@ class Learner(Generic[M_co]):
         return "\n".join(lines)
 
     def test_buffers(self, buffers: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The buffers that a task is tested with, from those that its adaptation ended with."""
+        """Return the buffers that a task is tested with, given those that its adaptation ended with."""
         return corrected_statistics(self.module, buffers) if self.batch_norm == "corrected" else buffers
 
     @contextmanager
     def substituted(self, phi: Tensors, constants: Tensors) -> Iterator[None]:
-        """Inside the block, φ and the constants are these tensors."""
+        """Replace φ and the constants by these tensors inside the block."""
         own, self.phi = self.phi, phi
         within, self._substituted = self._substituted, True
         try:
@@ -372,7 +372,7 @@ class Learner(Generic[M_co]):
 
     @contextmanager
     def second_order(self, *, mapped: bool = False, theta: bool = False) -> Iterator[None]:
-        """Forward passes inside the block are going to be differentiated twice.
+        """Prepare the forward passes inside the block for being differentiated twice.
 
         Fused attention has no second derivative, nor have cuDNN's recurrent kernels: their plain forms are used. Other
         operations get a cheaper one, see `warpgrad.model.second_order`, unless they are mapped over a stack of tasks.
@@ -395,7 +395,7 @@ class Learner(Generic[M_co]):
                 self._order = before
 
     def _kernels(self, theta: Mapping[str, Tensor]) -> AbstractContextManager[Any] | None:
-        """The operations that a forward pass with this θ runs under, where they are not PyTorch's own."""
+        """Return the operations that a forward pass with this θ runs under; None for PyTorch's own."""
         order = self._order
         if not order.twice or (order.mapped and not self._wrong_twice):
             return None

@@ -8,7 +8,7 @@
 | `frozen`    | the module's own ones    | the module's own ones           | never changed                    |
 
 `corrected` is the default: `benchmarks/batch_norm_default.py` has measured the first three on three small problems. The
-statistics that the meta-loss sees are thrown away: only adaptation moves them.
+statistics of the meta-loss are discarded: only adaptation updates them.
 
 Warning: running statistics begin at mean 0 and variance 1, and with the usual momentum of 0.1 they need some tens
 of steps to arrive; under `running` a task of a few steps is tested far from them. `corrected` takes out what is left of
@@ -51,7 +51,7 @@ class Modes:
 
 
 def reset_statistics(module: nn.Module, buffers: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The buffers a task starts with: running mean 0, variance 1 and count 0; all other buffers as they are."""
+    """Return the buffers with running mean 0, variance 1 and count 0, as a task starts with; others are unchanged."""
     start = dict(buffers)
     for _, (mean, variance, count) in _statistics(module, buffers):
         for name, value in ((mean, 0.0), (variance, 1.0), (count, 0)):
@@ -60,7 +60,7 @@ def reset_statistics(module: nn.Module, buffers: dict[str, Tensor]) -> dict[str,
 
 
 def corrected_statistics(module: nn.Module, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Running statistics as if they had not begun at 0 and 1: weighted means over the n batches alone.
+    """Return running statistics without their start at 0 and 1: weighted means over the n batches alone.
 
     With momentum m a share of (1 − m)ⁿ is still the start. A cumulative average (momentum None) has no such share.
     """
@@ -84,7 +84,7 @@ def without_statistics(module: nn.Module) -> nn.Module:
 
 
 def _statistics(module: nn.Module, buffers: Mapping[str, Tensor]) -> Iterator[tuple[_NormBase, tuple[str, str, str]]]:
-    """Every normalisation layer that tracks statistics, with the names of its mean, variance and count."""
+    """Yield every normalisation layer that tracks statistics, with the names of its mean, variance and count."""
     for path, child in module.named_modules():
         if isinstance(child, _NormBase):
             locals_ = ("running_mean", "running_var", "num_batches_tracked")

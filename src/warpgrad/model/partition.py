@@ -32,7 +32,7 @@ _MARK = "_warpgrad_warp"
 
 
 def Warp(module: M) -> M:  # noqa: N802 - stands among layers, reads as one
-    """Mark `module` as a warp-layer ω: all its parameters belong to φ. Returns the very same module.
+    """Mark `module` as a warp-layer ω, whose parameters all belong to φ, and return the same module.
 
     The mark is an attribute, not a wrapper, so parameter names, checkpoints and the class stay as they were.
 
@@ -47,7 +47,7 @@ def Warp(module: M) -> M:  # noqa: N802 - stands among layers, reads as one
 
 
 def Adaptable(module: M) -> M:  # noqa: N802 - stands among layers, reads as one
-    """Mark `module` as a task layer: its parameters belong to θ even inside a warp, for the nearest mark decides.
+    """Mark `module` as a task layer: its parameters belong to θ even inside a warp, because the nearest mark decides.
 
     Example:
         >>> net = wg.Warp(nn.Sequential(nn.Linear(2, 2), wg.Adaptable(nn.Linear(2, 1))))
@@ -59,7 +59,7 @@ def Adaptable(module: M) -> M:  # noqa: N802 - stands among layers, reads as one
 
 
 def is_warp(module: nn.Module) -> bool:
-    """Whether `module` itself carries the mark."""
+    """Return whether `module` itself carries the mark."""
     return getattr(module, _MARK, False) is True
 
 
@@ -71,7 +71,7 @@ def unmark(module: M) -> M:
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a pattern fits the parameter's name or the name of a module that contains it."""
+    """Return whether a pattern fits the parameter's name or the name of a module that contains it."""
     return any(fnmatchcase(prefix, pattern) for pattern in patterns for prefix in _prefixes(name)[1:])
 
 
@@ -81,7 +81,7 @@ _SHARDED = ("FullyShardedDataParallel", "FSDPModule")
 
 
 def unwrapped(module: Any) -> nn.Module:
-    """The user's own module inside `torch.compile`, `DataParallel` and the like."""
+    """Return the user's own module inside `torch.compile`, `DataParallel` and the like."""
     while (inside := _WRAPPERS.get(type(module).__name__)) is not None and hasattr(module, inside):
         module = getattr(module, inside)
     for path, child in module.named_modules():
@@ -246,7 +246,7 @@ def _fits(name: str, alias: _Alias, patterns: list[str]) -> bool:
 
 
 def _adaptable(chosen: set[str], fixed: set[str], group: str) -> set[str]:
-    """The chosen names without the constants; raises where a choice has nothing left."""
+    """Return the chosen names without the constants; raise if nothing is left of a choice."""
     require(
         not chosen or chosen - fixed,
         f"all parameters that {group}= names are constant (requires_grad=False, or listed under constant=), so "
@@ -256,7 +256,7 @@ def _adaptable(chosen: set[str], fixed: set[str], group: str) -> set[str]:
 
 
 def _first_names(names: dict[str, _Alias], group: set[str], what: str) -> tuple[str, ...]:
-    """One name per tied parameter; refuse a parameter whose names fall into different groups."""
+    """Return one name per tied parameter; refuse a parameter whose names fall into different groups."""
     kept: list[str] = []
     for name, alias in names.items():
         require(
@@ -281,7 +281,7 @@ Only learned parameters count in distances between θ's and receive meta-gradien
 def start_policies(
     names: tuple[str, ...], start: Mapping[str, StartPolicy], plain: Mapping[str, str]
 ) -> dict[str, StartPolicy]:
-    """The policy of every task parameter; later patterns overrule earlier ones, and none means learned."""
+    """Return the policy of every task parameter; later patterns override earlier ones, and the default is learned."""
     policies: dict[str, StartPolicy] = dict.fromkeys(names, "learned")
     for pattern, policy in start.items():
         require(
@@ -313,7 +313,7 @@ class Fresh:
 
 
 def owners_of(module: nn.Module, names: list[str]) -> dict[str, Fresh]:
-    """The modules that redraw the fresh parameters, by path."""
+    """Return the modules that redraw the fresh parameters, by path."""
     owners: dict[str, Fresh] = {}
     for name in names:
         path, _, local = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""Tasks: what a learner is adapted to. See `warpgrad.tasks.base` for the two nouns."""
+"""Tasks that a learner is adapted to; `warpgrad.tasks.base` defines tasks and families of tasks."""
 
 from warpgrad.tasks.base import Batch, Task, TaskFamily
 from warpgrad.tasks.continual import ContinualTask, SubTask, TensorSubTask

@@ -1,4 +1,4 @@
-"""What a task is, and a family of tasks.
+"""The base classes of tasks and of families of tasks.
 
 A task τ = (task loss, meta loss, data). It is stateless: `adapt_batch(k)` called twice gives the same batch,
 so trajectories can be replayed, resumed and shared between processes without storing a single batch.
@@ -43,31 +43,31 @@ class Task(ABC):
 
     @abstractmethod
     def adapt_batch(self, k: int) -> Batch:
-        """The batch of adaptation step k; always the same one for the same k."""
+        """Return the batch of adaptation step k; always the same one for the same k."""
 
     @abstractmethod
     def meta_batch(self, k: int) -> Batch:
-        """The batch on which the parameters after step k are judged."""
+        """Return the batch on which the parameters after step k are judged."""
 
     def test_batches(self) -> Iterable[Batch]:
-        """Held-out batches for the final score."""
+        """Return held-out batches for the final score."""
         return ()
 
     @abstractmethod
     def loss(self, forward: Forward, batch: Batch) -> Tensor:
-        """L_task, a scalar: what adaptation descends."""
+        """Compute L_task, the scalar that adaptation descends."""
 
     def meta_loss(self, forward: Forward, batch: Batch) -> Tensor:
-        """L_meta, a scalar: what the warp is learned for; L_task where it is not overridden."""
+        """Compute L_meta, the scalar that the warp is learned for; L_task unless it is overridden."""
         return self.loss(forward, batch)
 
     def examples(self, batch: Batch) -> int:
-        """How many examples a test batch holds, which is how much its scores weigh: the length of its first tensor."""
+        """Return how many examples a test batch holds, the weight of its scores: the length of its first tensor."""
         sizes = (len(tensor) for tensor in _tensors(batch) if tensor.ndim)
         return next(sizes, 1)
 
     def with_seed(self, seed: int) -> Task:
-        """This task with its random draws keyed by `seed`; the task itself where nothing is drawn."""
+        """Return this task with its random draws keyed by `seed`; the task itself if nothing is drawn."""
         del seed
         return self
 
@@ -77,12 +77,12 @@ class Task(ABC):
         return type(self).meta_loss is Task.meta_loss
 
     def metrics(self, forward: Forward, batch: Batch) -> dict[str, float]:
-        """Scores of a model on a test batch; the task loss where it is not overridden."""
+        """Compute the scores of a model on a test batch; the task loss unless it is overridden."""
         return {"loss": float(self.loss(forward, batch).detach())}
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
-    """The tensors of a batch, whatever else is in it."""
+    """Yield the tensors of a batch, whatever else is in it."""
     if isinstance(tree, Tensor):
         yield tree
     elif isinstance(tree, Mapping):
@@ -115,7 +115,7 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 
 def checked_tasks(batch: Sequence[Task], *, first: bool) -> Sequence[Task]:
-    """The tasks that a family returned for a meta-step, each of them a `Task`; the `first` time, one is drawn twice."""
+    """Check that a family returned a `Task` for each place of a meta-step; the `first` time, draw one of them twice."""
     if not isinstance(batch, Sequence) or not batch:
         raise WarpgradError("the task family returned an empty meta-batch.")
     for place, task in enumerate(batch):
@@ -144,5 +144,5 @@ class TaskFamily(ABC):
         """Draw the task of this seed; always the same one for the same seed."""
 
     def meta_batch(self, seed: int, size: int) -> list[Task]:
-        """The tasks of one meta-step. Override it to draw without replacement from a finite set."""
+        """Return the tasks of one meta-step. Override it to draw without replacement from a finite set."""
         return [self.sample(fold(seed, index)) for index in range(size)]

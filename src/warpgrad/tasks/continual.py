@@ -50,11 +50,11 @@ class SubTask(ABC):
 
     @abstractmethod
     def draw(self, split: Split, size: int, draw: Generator) -> Examples:
-        """`size` examples; everything random comes from `draw`, a generator on the CPU."""
+        """Draw `size` examples; everything random comes from `draw`, a generator on the CPU."""
 
     @abstractmethod
     def test(self) -> Examples:
-        """The examples that the sub-task is tested on."""
+        """Return the examples that the sub-task is tested on."""
 
 
 class TensorSubTask(SubTask):
@@ -94,20 +94,20 @@ class TensorSubTask(SubTask):
 
 
 def weighted(batches: Sequence[Examples], weights: Sequence[float]) -> SeenExamples:
-    """Batches of several sub-tasks in one, with what each weighs."""
+    """Stack the batches of several sub-tasks into one, with the weight of each."""
     inputs, targets = (torch.stack(column) for column in zip(*batches, strict=True))
     dtype = inputs.dtype if inputs.is_floating_point() else torch.get_default_dtype()
     return inputs, targets, torch.tensor(weights, dtype=dtype, device=inputs.device)
 
 
 def predictions(forward: Forward, inputs: Tensor) -> Tensor:
-    """The model's outputs for examples [T, n, …] of several sub-tasks, from one pass over all of them."""
+    """Return the model's outputs for examples [T, n, …] of several sub-tasks, from one pass over all of them."""
     outputs: Tensor = forward(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
     return outputs
 
 
 def per_subtask(measure: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """[T]: a measure of outputs [T, n, …] for the examples of each sub-task."""
+    """Apply a measure to outputs [T, n, …] of each sub-task; the result is [T]."""
     return torch.stack([measure(own, target) for own, target in zip(outputs, targets, strict=True)])
 
 
@@ -119,7 +119,7 @@ StartDraw = Callable[[int, Generator], Examples]
 
 
 class ContinualTask(MeasuredTask):
-    """A sequence of sub-tasks; k tells the sub-task. Beyond the end of the sequence the last one goes on.
+    """A sequence of sub-tasks, of which k selects one. Beyond the end of the sequence the last one continues.
 
     Warning: the meta-loss passes the batches of all seen sub-tasks through the model at once, so batch-norm in
     training mode would normalise over their mixture.
@@ -200,23 +200,23 @@ class ContinualTask(MeasuredTask):
         )
 
     def stage(self, k: int) -> int:
-        """t − 1: how many sub-tasks were finished before step k."""
+        """Return t − 1, the number of sub-tasks finished before step k."""
         return min(k // self.steps_per_subtask, len(self.order) - 1)
 
     def subtask(self, k: int) -> int:
-        """The place in `subtasks` of the one that step k learns."""
+        """Return the place in `subtasks` of the one that step k learns."""
         return self.order[self.stage(k)]
 
     def switches(self, k: int) -> bool:
-        """Whether step k is the first one of another sub-task than step k − 1's."""
+        """Return whether step k is the first one of another sub-task than step k − 1's."""
         return k > 0 and self.stage(k) != self.stage(k - 1)
 
     def ends_earlier(self, k: int) -> bool:
-        """Whether a sub-task has just ended that later meta-losses look back to."""
+        """Return whether a sub-task has just ended that later meta-losses look back to."""
         return self.weighting != "current" and self.switches(k)
 
     def weights(self, k: int) -> tuple[float, ...]:
-        """w_{i,t} at step k, in the order of learning; 0 for sub-tasks that are not seen yet."""
+        """Return w_{i,t} at step k, in the order of learning; 0 for sub-tasks that have not been seen yet."""
         n, total, t = self.steps_per_subtask, len(self.order), self.stage(k) + 1
         if self.weighting == "current":
             return (0.0,) * (t - 1) + (1.0,) + (0.0,) * (total - t)
@@ -231,9 +231,9 @@ class ContinualTask(MeasuredTask):
         return self.subtasks[self.subtask(k)].draw("train", self._batch_size, generator(self.seed, k, "adapt"))
 
     def meta_batch(self, k: int) -> SeenExamples:
-        """Validation batches of the seen sub-tasks, with their weights; the current one is the last.
+        """Return validation batches of the sub-tasks seen so far, with their weights; the current one is the last.
 
-        With `pad` it fills the places of those to come too, at weight 0: no future data is touched.
+        With `pad` the places of later sub-tasks are filled too, at weight 0: no future data is used.
         """
         t = self.stage(k)
         places = [t] if self.weighting == "current" else range(t + 1)
@@ -246,12 +246,12 @@ class ContinualTask(MeasuredTask):
         return weighted(batches, weights)
 
     def start_batch(self, k: int) -> SeenExamples:
-        """What θ0 is judged on: all sub-tasks alike, as none is learned yet; `current` knows but the first."""
+        """Return the batch that judges θ0: all sub-tasks equally, or only the first with the weighting `current`."""
         total = 1 if self.weighting == "current" else len(self.order)
         return weighted([self._judging(place, k, "start") for place in range(total)], [1.0 / total] * total)
 
     def _judging(self, place: int, k: int, role: Literal["meta", "start"]) -> Examples:
-        """A batch that judges, of the sub-task at this place of the order."""
+        """Draw a batch for the meta-loss or the start, of the sub-task at this place of the order."""
         draw = generator(self.seed, k, role, place)
         if role == "start" and self._start is not None:
             return self._start(self.order[place], draw)
@@ -267,7 +267,7 @@ class ContinualTask(MeasuredTask):
         return (weights * per_subtask(self.measures["loss"], predictions(forward, inputs), targets)).sum()
 
     def with_order(self, order: Sequence[int]) -> ContinualTask:
-        """The same sub-tasks, all of them, learned in another order."""
+        """Return a task with the same sub-tasks, learned in another order."""
         require(
             sorted(order) == sorted(self.order), f"{tuple(order)} is not another order of the sub-tasks {self.order}."
         )

@@ -1,4 +1,4 @@
-"""Tasks from any map-style data set: what has a length and gives an example for an index.
+"""Tasks from any map-style data set, one that has a length and returns an example for an index.
 
     DatasetTask(dataset, F.cross_entropy, batch_size=32, seed=3)
     FewShotFamily(dataset, F.cross_entropy, ways=5, shots=1, query=15)
@@ -32,10 +32,10 @@ Place = tuple[int, int]
 
 
 class DatasetTask(MeasuredTask):
-    """Batches drawn from a data set, epoch after epoch, each epoch in an order of its own.
+    """Batches drawn from a data set, epoch after epoch, each epoch in a different order.
 
     A batch of mappings calls the model with every column but `label` as keyword arguments; a pair with its first part.
-    Override `loss` where a model is to be called otherwise.
+    Override `loss` to call the model differently.
 
     Example:
         >>> pairs = wg.DatasetTask(list(zip(x, y)), F.mse_loss, batch_size=4, seed=3)
@@ -124,12 +124,12 @@ class DatasetTask(MeasuredTask):
         return other
 
     def places(self, role: str, k: int) -> list[Place]:
-        """Which examples the batch of step k holds, each with the key of its transform."""
+        """Return which examples the batch of step k holds, each with the key of its transform."""
         count, key = len(self._data[role]), fold(self.seed, role, k)
         if self._batch_size is None:
             return [(index, key) for index in range(count)]
         size = min(self._batch_size, count)
-        per_epoch = count // size  # what is left over waits for the next epoch's order
+        per_epoch = count // size  # the remainder is left out until the next epoch's order
         epoch, place = divmod(k, per_epoch)
         kept = self._orders.get(role)
         if kept is None or kept[0] != epoch:
@@ -241,7 +241,7 @@ def tasks_by_group(
     seed: int = 0,
     **options: Any,
 ) -> list[DatasetTask]:
-    """One task for each user, device or site of a data set, for `TaskList(...)`, in the order of their first example.
+    """Make one task for each user, device or site of a data set, for `TaskList(...)`, in order of first appearance.
 
     Args:
         dataset: Any map-style data set.
@@ -296,7 +296,7 @@ def tasks_by_group(
 
 
 def check_map_style(dataset: Any, what: str) -> Any:
-    """A data set that can be asked for its length and for any example."""
+    """Check that a data set has a length and gives any example by its index, and return it."""
     if isinstance(dataset, IterableDataset):
         raise WarpgradError(
             f"the {what} is an IterableDataset, which cannot be asked for the examples of a batch again: collect it "
@@ -313,7 +313,7 @@ def check_map_style(dataset: Any, what: str) -> Any:
 
 
 def column(dataset: Any, values: Sequence[Hashable] | str | None, label: str) -> list[Hashable]:
-    """One value for every example: given, the data set's own, or read from the examples."""
+    """Return one value for every example: given, the data set's own, or read from the examples."""
     if values is not None and not isinstance(values, str):
         found: Any = values
     elif values is None and getattr(dataset, "targets", None) is not None:
@@ -335,7 +335,7 @@ def column(dataset: Any, values: Sequence[Hashable] | str | None, label: str) ->
 
 
 def read(dataset: Any, places: Sequence[Place], collate: Callable[[list[Any]], Any]) -> Any:
-    """A batch, with every random draw of a transform keyed; the caller's generators stay as they are."""
+    """Read a batch, with every random draw of a transform keyed; the caller's generators are left untouched."""
     with _kept_generators():
         return collate(_Keyed(dataset).__getitems__(places))
 
@@ -372,7 +372,7 @@ class _Keyed(Dataset[Any]):
 
 
 class _Ahead:
-    """Batches of one role loaded by workers, in the order of k; asked for another k, it begins there."""
+    """Batches of one role loaded by workers, in the order of k; a request for another k starts over there."""
 
     def __init__(self, task: DatasetTask, role: str) -> None:
         self._task, self._role = task, role

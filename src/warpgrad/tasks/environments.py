@@ -27,7 +27,7 @@ from warpgrad.tasks.reinforcement import ActorCritic, Episodes
 
 
 class EnvironmentTask(Task):
-    """Episodes of one vector environment: what differs from task to task is what `make` builds.
+    """Episodes of one vector environment; tasks differ in the environment that `make` builds.
 
     Example:
         >>> cart = wg.EnvironmentTask(lambda: gymnasium.make_vec("CartPole-v1", num_envs=4), length=50)
@@ -84,7 +84,7 @@ class EnvironmentTask(Task):
         return [self._seeds("test", 0)]
 
     def with_seed(self, seed: int) -> EnvironmentTask:
-        """The same environment with other episodes."""
+        """Return the same environment with other episodes."""
         return EnvironmentTask(
             lambda: self.environment, length=self.length, objective=self.objective, seed=seed, name=self.name
         )
@@ -97,7 +97,7 @@ class EnvironmentTask(Task):
         return {"loss": float(self.objective.loss(episodes).detach()), "return": float(episodes.returns.mean())}
 
     def episodes(self, forward: Forward, seeds: Tensor) -> Episodes:
-        """The episodes that a policy walks from these seeds; log π and V carry the graph."""
+        """Run a policy for one episode per seed; log π and V carry the graph."""
         observations, actions, rewards, alive = self._walk(forward, seeds)
         logits, values = forward(observations.flatten(0, 1))
         shape = actions.shape
@@ -110,7 +110,7 @@ class EnvironmentTask(Task):
         )
 
     def _walk(self, forward: Forward, seeds: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Observations, actions, rewards and what was alive, time first; stops when all episodes are over."""
+        """Return observations, actions, rewards and an alive mask, time first; stop when all episodes are over."""
         environment, numbers = self.environment, [int(seed) for seed in seeds]
         like = next(iter(forward.theta.values()))
         draw = generator(fold("moves", *numbers))

@@ -37,7 +37,7 @@ class Episodes(NamedTuple):
 
     @property
     def returns(self) -> Tensor:
-        """The sum of rewards of each episode, without discount: what is reported."""
+        """The undiscounted sum of rewards of each episode, which is reported."""
         return self.rewards.sum(dim=0)
 
 
@@ -53,7 +53,7 @@ class ActorCritic:
     """c_e."""
 
     def discounted(self, rewards: Tensor) -> Tensor:
-        """R_t for rewards [steps, episodes]."""
+        """Compute the returns R_t for rewards [steps, episodes]."""
         result = rewards.clone()
         for t in range(len(rewards) - 2, -1, -1):
             result[t].add_(result[t + 1], alpha=self.discount)
@@ -69,14 +69,14 @@ class ActorCritic:
 
 
 def _mean_over(alive: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """The mean over all steps, or over those at which episodes were still going on."""
+    """Return a function that averages over all steps, or over those at which episodes were still going on."""
     if alive is None:
         return torch.mean
     return lambda values: (values * alive).sum() / alive.sum()
 
 
 def episode_seeds(count: int, *parts: int | str) -> Tensor:
-    """The seeds of `count` episodes for the place that `parts` name."""
+    """Draw the seeds of `count` episodes, keyed by `parts`."""
     return torch.randint(2**63 - 1, (count,), generator=generator("episodes", *parts))
 
 

@@ -19,7 +19,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def accuracy(prediction: Tensor, target: Tensor) -> Tensor:
-    """Fraction of targets hit by the largest output; classes are in dimension 1, as cross-entropy has them.
+    """Compute the fraction of targets that have the largest output; classes are in dimension 1, as for cross-entropy.
 
     Example:
         >>> wg.accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
@@ -29,7 +29,7 @@ def accuracy(prediction: Tensor, target: Tensor) -> Tensor:
 
 
 class MeasuredTask(Task):
-    """A task on (inputs, targets) with measures of predictions: the loss, and the test scores beside it.
+    """A task on (inputs, targets) with measures of predictions: the loss and other test scores.
 
     Example:
         >>> task = wg.SupervisedTask(x, y, F.mse_loss, metrics={"absolute": F.l1_loss})
@@ -43,7 +43,7 @@ class MeasuredTask(Task):
     """The seed of every random draw."""
 
     def predicted(self, forward: Forward, batch: Batch) -> tuple[Any, Any]:
-        """The model's prediction for a batch, and its target."""
+        """Return the model's prediction for a batch, and its target."""
         inputs, targets = batch
         return forward(inputs), targets
 
@@ -165,7 +165,7 @@ class TaskList(TaskFamily):
 
 
 def metric_functions(metrics: Mapping[str, Loss] | None) -> dict[str, Loss]:
-    """Test scores besides the loss, by name."""
+    """Check the test scores besides the loss, and return them by name."""
     if metrics is None:
         return {}
     for name, one in mapping(metrics, "metrics", '{"accuracy": accuracy}').items():

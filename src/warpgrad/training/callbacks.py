@@ -73,16 +73,16 @@ class Callback:
     """
 
     def on_start(self, training: Training) -> None:
-        """Called before the first meta-step of this call."""
+        """Run before the first meta-step of this call."""
 
     def on_step(self, step: int, learner: Learner, record: MetaRecord) -> None:
-        """Called after a meta-step, with the number of meta-steps done and the record of the last one."""
+        """Run after a meta-step, given the number of meta-steps done and the record of the last one."""
 
     def on_validate(self, step: int, learner: Learner, scores: Mapping[str, float]) -> None:
-        """Called after a validation, before `on_step`."""
+        """Run after a validation, before `on_step`."""
 
     def on_end(self, training: Training) -> None:
-        """Called when training is over, whatever ended it; the place to close files."""
+        """Run when training is over, whatever ended it; files are best closed here."""
 
 
 StepFunction = Callable[[int, Learner, MetaRecord], None]
@@ -115,7 +115,7 @@ class Callbacks:
         self.any = bool(self._all)
 
     def start(self, training: Training) -> str | None:
-        """Call `on_start` of all; returns the reason of the first that stops the training, or None."""
+        """Call `on_start` of all callbacks; return the reason of the first that stops the training, or None."""
 
         def begin(one: Callback) -> None:
             self._started.append(one)
@@ -129,7 +129,7 @@ class Callbacks:
         return reason or later
 
     def end(self, training: Training) -> None:
-        """Call `on_end` of those that have started; `StopTraining` has no effect here."""
+        """Call `on_end` of the callbacks that have started; `StopTraining` has no effect here."""
         for one in self._started:
             try:
                 one.on_end(training)

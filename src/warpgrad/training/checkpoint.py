@@ -1,7 +1,7 @@
 """Checkpoints: one safetensors file with all tensors, and all other values as JSON in its header.
 
 A state is a nest of dicts, lists, tensors and plain values. Nothing is pickled, so a checkpoint from a stranger can
-be read without running anything. One file means one rename: it is whole or it is not there. The header also has the
+be read without running anything. One file means one rename: it is complete or absent. The header also has the
 SHA-256 of everything else in the file, which is compared whenever a checkpoint is read: a bit that has flipped on a
 disk changes no result silently.
 """
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT_FORMAT = 1
 _KEY, _CHECKSUM = "warpgrad", "sha256"
-"""The entries of the header: all that is no tensor, and the checksum, which checkpoints of earlier versions lack."""
+"""The entries of the header: everything but tensors, and the checksum, which checkpoints of earlier versions lack."""
 
 
 def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
@@ -36,7 +36,7 @@ def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """The state that `write_checkpoint` wrote, compared with its checksum; tensors on `device`.
+    """Read the state that `write_checkpoint` wrote, verify its checksum, and put its tensors on `device`.
 
     A checkpoint of an earlier version has no checksum: it is used as it is, with a warning.
     """
@@ -49,7 +49,7 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     try:
         metadata = _metadata(data)
         tensors = safetensors.torch.load(data)
-    # What the header of a damaged file holds can be anything.
+    # The header of a damaged file can hold anything.
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(path, first_line(error)) from error
     require(_KEY in metadata, f"{path} is a safetensors file, but not a checkpoint of warpgrad; give one of a run.")
@@ -81,21 +81,21 @@ def _damaged(path: Path, why: str) -> DamagedError:
 
 
 def packed(state: Mapping[str, Any]) -> bytes:
-    """The bytes of a checkpoint."""
+    """Return the bytes of a checkpoint."""
     tensors: dict[str, Tensor] = {}
     structure = json.dumps({"format": CHECKPOINT_FORMAT, "state": _encode(state, "", tensors)})
     return safetensors.torch.save(tensors, metadata={_KEY: structure, _CHECKSUM: _digest(structure, tensors)})
 
 
 def unpacked(data: bytes, device: torch.device) -> dict[str, Any]:
-    """The state in bytes that `packed` made in the same version; tensors on `device`."""
+    """Read a state from bytes that `packed` made in the same version, with its tensors on `device`."""
     content = json.loads(_metadata(data)[_KEY])
     state: dict[str, Any] = to_device(_decode(content["state"], safetensors.torch.load(data)), device)
     return state
 
 
 def _metadata(data: bytes) -> dict[str, str]:
-    """The texts in the header of a safetensors file; its length is the first eight bytes."""
+    """Return the text entries in the header of a safetensors file, whose length is in the first eight bytes."""
     length = int.from_bytes(data[:8], "little")
     found = json.loads(data[8 : 8 + length]).get("__metadata__", {})
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
@@ -104,7 +104,7 @@ def _metadata(data: bytes) -> dict[str, str]:
 
 
 def _digest(structure: str, tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of all values: the structure, then every tensor's name, type, shape and bytes."""
+    """Return the SHA-256 of all values: the structure, then every tensor's name, type, shape and bytes."""
     found = hashlib.sha256(structure.encode())
     for name, value in sorted(tensors.items()):
         found.update(f"\n{name} {value.dtype} {tuple(value.shape)}\n".encode())
@@ -113,7 +113,7 @@ def _digest(structure: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def to_device(state: Any, device: torch.device | str) -> Any:
-    """The state with its tensors on `device`."""
+    """Return the state with its tensors on `device`."""
     if isinstance(state, Tensor):
         return state.to(device)
     if isinstance(state, dict):
@@ -122,7 +122,7 @@ def to_device(state: Any, device: torch.device | str) -> Any:
 
 
 def cloned(state: Any) -> Any:
-    """A copy whose tensors share no memory with the original: a snapshot of running training."""
+    """Return a copy whose tensors share no memory with the original: a snapshot of running training."""
     if isinstance(state, Tensor):
         return state.detach().clone()
     if isinstance(state, Mapping):

@@ -5,7 +5,7 @@
     torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:29500 -m warpgrad run omniglot
                                                                                          # two machines, typed on both
 
-This module finds the ranks, joins them, and carries what they say to each other: gloo between CPUs, NCCL between GPUs.
+This module finds the ranks, joins them, and passes their messages: gloo between CPUs, NCCL between GPUs.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _current: Ranks | None = None
 
 
 def current_ranks(device: torch.device, *, timeout: float | None = None) -> Ranks:
-    """The ranks that this process is one of: those that torchrun started, else itself alone.
+    """Return the ranks that this process belongs to: those that torchrun started, or this process alone.
 
-    The group is made at the first call, whose `timeout` holds: seconds that a rank waits for the others in an exchange,
-    `WARPGRAD_TIMEOUT` if None. It lives as long as the process.
+    The group is made at the first call and lives as long as the process. `timeout` of that call applies: the seconds
+    that a rank waits for the others in an exchange, `WARPGRAD_TIMEOUT` if None.
     """
     global _current
     if _current is None:
@@ -63,7 +63,7 @@ def current_ranks(device: torch.device, *, timeout: float | None = None) -> Rank
 
 
 def shared() -> bool:
-    """Whether torchrun has started this process along with others, joined or not."""
+    """Return whether torchrun has started this process along with others, whether or not it has joined them."""
     size, rank = _number("WORLD_SIZE"), _number("RANK")
     if not all(name in os.environ for name in _ENVIRONMENT):
         return False
@@ -76,7 +76,7 @@ def shared() -> bool:
 
 
 def _number(name: str, default: str = "0") -> int:
-    """What torchrun says in an environment variable that holds an integer from 0 on."""
+    """Read a non-negative integer from an environment variable that torchrun sets."""
     given = os.environ.get(name, default)
     require(
         re.fullmatch("[0-9]{1,9}", given),
@@ -86,20 +86,20 @@ def _number(name: str, default: str = "0") -> int:
 
 
 def environment_alone() -> dict[str, str]:
-    """The environment for a process that must not become a rank."""
+    """Return the environment for a process that must not become a rank."""
     return {name: value for name, value in os.environ.items() if not _TORCHRUN.fullmatch(name)}
 
 
 def several() -> bool:
-    """Whether this process is one of several ranks."""
+    """Return whether this process is one of several ranks."""
     return _current is not None
 
 
 def leave(code: int) -> NoReturn:
-    """End the process with this exit code; as one of several, without taking torch.distributed down first.
+    """End the process with this exit code; as one of several ranks, without shutting torch.distributed down first.
 
-    Its threads were seen to abort now and then while an interpreter ended (SIGABRT, everything written long before),
-    which torchrun takes for a failure of the run.
+    Its threads occasionally abort while the interpreter shuts down (SIGABRT, after everything has been written), which
+    torchrun takes for a failure of the run.
     """
     if several():
         sys.stdout.flush()
@@ -109,7 +109,7 @@ def leave(code: int) -> NoReturn:
 
 
 def restarted() -> bool:
-    """Whether torchrun has started this command before."""
+    """Return whether torchrun has started this command before."""
     return _number("TORCHELASTIC_RESTART_COUNT") > 0
 
 
@@ -140,9 +140,9 @@ def _initialise(device: torch.device, timeout: float) -> None:
 
 
 def _attempt(store: Store, rank: int, size: int, patience: float) -> str:
-    """A name that all living ranks agree on, for the keys of this attempt.
+    """Agree with all living ranks on a name for the keys of this attempt.
 
-    torchrun keeps its store over restarts, with the addresses of ranks that are gone, and tells machines no common
+    torchrun keeps its store across restarts, with the addresses of ranks that are gone, and gives machines no common
     number of the attempt. Here every rank calls itself by a new random name; rank 0 answers each call with its own
     name, until all have confirmed it. Calls of ranks that are gone are answered too, to no effect.
     """
@@ -205,7 +205,7 @@ class TorchRanks(Ranks):
     def __init__(self, timeout: float) -> None:
         self.size, self.index = dist.get_world_size(), dist.get_rank()
         self.timeout = timeout
-        # The store alone lets ranks wait for rank 0 however long it evaluates, and still hear a signal.
+        # Only the store lets ranks wait for rank 0 however long it evaluates, and still receive a signal.
         self._store = dist.distributed_c10d._get_default_store()
         self._over = False
         self._asked = 0
@@ -222,7 +222,7 @@ class TorchRanks(Ranks):
         waiting = iter(parcels)
         with self._watched():
             # The first parcel in the common order that is still under way heads the lists of both its ranks, so both
-            # have named it: some at a time cannot make ranks wait for one another.
+            # have named it: handling a few at a time cannot deadlock.
             while some := list(islice(waiting, _AT_ONCE)):
                 works = [
                     dist.isend(data, receiver) if sender == self.index else dist.irecv(data, sender)
@@ -272,7 +272,7 @@ class TorchRanks(Ranks):
         return received.numpy().tobytes()
 
     def _word(self, numbers: Sequence[float], error: WarpgradError | None) -> list[float]:
-        """Sum a few numbers over ranks; raises where a rank has sent an error."""
+        """Sum a few numbers over ranks; raise if a rank has sent an error."""
         assert len(numbers) <= CAPACITY, "a word has a fixed length"
         word = torch.zeros(1 + CAPACITY, dtype=torch.float64)
         word[0] = error is not None
@@ -303,7 +303,7 @@ class TorchRanks(Ranks):
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """What torch.distributed says when a rank is gone or silent becomes one sentence."""
+        """Turn the errors that torch.distributed raises when a rank is gone or silent into one sentence."""
         try:
             yield
         except RuntimeError as error:
@@ -312,8 +312,8 @@ class TorchRanks(Ranks):
 
 
 def lost(who: str, timeout: float, error: Exception) -> RankLostError:
-    """What torch.distributed said, as one sentence for the user."""
-    # Without the place in torch's own source, and its advice.
+    """Return an error that tells the user in one sentence what torch.distributed reported."""
+    # Leave out the location in torch's source, and its advice.
     reason = re.sub(r"^\[[^]]*\]\s*", "", str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0]
     if "timed out" in reason.lower() or "timeout" in reason.lower():
         return RankLostError(

@@ -14,10 +14,10 @@ from warpgrad.errors import WarpgradError, choice, integer, require, short_repr
 class EarlyStopping:
     """Stop when a validation metric has not improved for `patience` validations; end with the best parameters.
 
-    It holds settings alone, so one object may serve any number of trainings.
+    It holds only settings, so one object may serve any number of trainings.
 
-    A run that has stopped stays as it is when the same call is repeated. Asked for more meta-steps than before, it goes
-    on from where it stopped, with its best parameters so far remembered and its patience renewed.
+    A run that has stopped stays as it is when the same call is repeated. If more meta-steps are requested than before,
+    it resumes where it stopped, with its best parameters so far remembered and its patience reset.
 
     Example:
         >>> stopping = wg.EarlyStopping("loss", patience=2)
@@ -53,7 +53,7 @@ class Patience:
         self.waited = 0
 
     def observe(self, scores: Mapping[str, float]) -> bool:
-        """Take the scores of a validation; returns whether they are the best so far."""
+        """Take the scores of a validation, and return whether they are the best so far."""
         metric = self.settings.metric
         require(
             metric in scores,
@@ -86,9 +86,9 @@ class Patience:
         return {"best": self.best, "waited": self.waited, "settings": asdict(self.settings)}
 
     def load_state(self, state: Mapping[str, Any]) -> bool:
-        """Go on from a state that `state()` returned; whether it is about the same metric, read the same way.
+        """Restore a state that `state()` returned; return whether it is for the same metric, read the same way.
 
-        Checkpoints of earlier versions do not say what they watched; they are taken to be about this.
+        Checkpoints of earlier versions do not say what they watched; this metric is assumed.
         """
         watched = state.get("settings") or asdict(self.settings)
         if any(watched[name] != getattr(self.settings, name) for name in ("metric", "mode")):

@@ -19,7 +19,7 @@ class Interrupted(BaseException):
 
 
 def leave_after(error: BaseException) -> NoReturn:
-    """What was saved is saved: hand the signal on as what Python programs end with, and shells understand."""
+    """Raise the exception that Python programs end with on this signal, once everything is saved."""
     if isinstance(error, Interrupted) and error.number != signal.SIGINT:
         raise SystemExit(128 + error.number) from error
     raise KeyboardInterrupt from error
@@ -35,10 +35,10 @@ class Interrupts:
         self._raised = False
 
     def __enter__(self) -> Interrupts:
-        # Only the main thread of a process may set handlers; elsewhere signals are someone else's business.
+        # Only the main thread of a process may set handlers; elsewhere signals are left alone.
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                # nohup has a terminal's end ignored, and means it.
+                # nohup ignores a closed terminal on purpose.
                 if number != HANG_UP or signal.getsignal(number) is not signal.SIG_IGN:
                     self._previous[number] = signal.signal(number, self._handle)
         return self
@@ -49,14 +49,14 @@ class Interrupts:
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
         if kind is None and self._waiting is not None:
-            leave_after(Interrupted(self._waiting))  # it came when nothing was to be interrupted any more
+            leave_after(Interrupted(self._waiting))  # it arrived when there was nothing left to interrupt
 
     def hold(self) -> None:
-        """From here on signals wait."""
+        """Hold signals back from here on."""
         self._holding += 1
 
     def release(self) -> None:
-        """Signals that waited are raised now."""
+        """Raise the signals that were held back."""
         self._holding -= 1
         if self._holding == 0 and self._waiting is not None:
             number, self._waiting = self._waiting, None
@@ -66,7 +66,7 @@ class Interrupts:
         del frame
         # Remembered even when raised: Python swallows exceptions inside finalisers, and then `release` raises it again.
         self._waiting = number
-        # The first signal ends the block; a second one must not end its ending.
+        # The first signal ends the block; a second one must not interrupt the clean-up.
         if not self._holding and not self._raised:
             self._raised = True
             raise Interrupted(number)

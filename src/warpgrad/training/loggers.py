@@ -27,7 +27,7 @@ _LONGEST = 500
 
 
 def numbers(record: Mapping[str, float]) -> dict[str, float]:
-    """The numbers of a record that are logged: all except the number of the meta-step and the times."""
+    """Return the numbers of a record that are logged: all except the number of the meta-step and the times."""
     return {name: value for name, value in record.items() if name not in ("step", *TIMES)}
 
 
@@ -50,7 +50,7 @@ class TensorBoardLogger(Callback):
         self._writer: SummaryWriter | None = None
 
     def on_start(self, training: Training) -> None:
-        # The events of meta-steps that a killed process had taken after its last checkpoint are superseded.
+        # Purge the events of meta-steps that a killed process took after its last checkpoint.
         self._writer = self._make(str(self._directory), purge_step=training.step + 1)
 
     def on_step(self, step: int, learner: Learner, record: MetaRecord) -> None:
@@ -169,7 +169,7 @@ class MLflowLogger(Callback):
 
 @contextmanager
 def _files_allowed() -> Iterator[None]:
-    """Newer versions of MLflow open a store of plain files only where this is set."""
+    """Allow a store of plain files inside the block, which newer versions of MLflow refuse unless this is set."""
     name = "MLFLOW_ALLOW_FILE_STORE"
     before = os.environ.get(name)
     os.environ[name] = "true"

@@ -62,7 +62,7 @@ class Scoring:
 
 
 class TrainingState:
-    """What meta-training carries from one meta-step to the next: weights, states of the optimisers, schedules and
+    """The state that meta-training carries between meta-steps: weights, states of the optimisers, schedules and
     algorithm, and counters."""
 
     def __init__(
@@ -106,7 +106,7 @@ class TrainingState:
         self._best = checkpoint.cloned(weights(self.method))
 
     def restore_best(self) -> bool:
-        """Load the parameters with the best validation score; returns whether there were any."""
+        """Load the parameters with the best validation score, and return whether there were any."""
         if self._best is None:
             return False
         load_weights(self.method, self._best)
@@ -129,7 +129,7 @@ class TrainingState:
         }
 
     def load(self, state: Mapping[str, Any], source: Path) -> None:
-        """Resume from a checkpoint; one of another model raises before anything is changed."""
+        """Resume from a checkpoint; raise for one of another model before anything is changed."""
         with understood(source):
             self._load(state, source)
 
@@ -238,7 +238,7 @@ class MetaLoop:
         return self.records
 
     def _halt(self, callbacks: Callbacks, tell: Callable[[], str | None]) -> None:
-        """Run rank 0's callbacks; all ranks stop where one of them asks for it."""
+        """Run rank 0's callbacks; all ranks stop if one of them asks for it."""
         if callbacks.any:
             self.state.halted = self.ranks.from_first(tell) or self.state.halted
 

@@ -1,4 +1,4 @@
-"""`meta_train`: the one entry that composes the parts and runs them for many meta-steps.
+"""`meta_train`: the entry point that combines the parts and runs them for many meta-steps.
 
     wg.meta_train(method, tasks, algorithm=..., ...)                             # in memory
     wg.meta_train(learner, tasks, algorithm=..., rule=..., objective=..., ...)   # the method given by its parts
@@ -72,7 +72,7 @@ def meta_train(
     tensorboard: bool = False,
     progress: bool = False,
 ) -> MetaRecords:
-    """Meta-learn φ, θ0 and the rule's parameters in place; returns one record per meta-step.
+    """Meta-learn φ, θ0 and the rule's parameters in place, and return one record per meta-step.
 
     A record has the mean losses of its meta-step, `lr/GROUP` and `gradient_norm/GROUP` of what was updated, `seconds`
     and `cpu_seconds`, and under `validation/` and `test/` what these functions returned.
@@ -131,7 +131,7 @@ def meta_train(
                 if tensorboard:
                     callbacks = [*callbacks, TensorBoardLogger(Path(run) / "tensorboard")]
                 if ranks.first:
-                    # torchrun repeats the whole command, which must not delete what it is to go on from.
+                    # torchrun repeats the whole command, which must not delete what it is to resume from.
                     directory = RunDirectory(Path(run), kept, fresh=fresh and not restarted(), ranks=ranks)
             if init_from is not None and (directory is None or not directory.saved()) and ranks.first:
                 load_start(method, init_from)
@@ -152,7 +152,7 @@ _SCHEDULE = "partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=1000)"
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
-    """Check every argument of `meta_train`, by name; raises for the first that has the wrong type."""
+    """Check every argument of `meta_train` by name, and raise for the first that has the wrong type."""
     for name, check in _CHECKS.items():
         if name in arguments and not (name in _OPTIONAL and arguments[name] is None):
             check(arguments[name])
@@ -163,7 +163,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
 
 
 def check_learns(method: Method, algorithm: Algorithm) -> None:
-    """Raise where something that is there to be learned could never change."""
+    """Raise if something that is there to be learned could never change."""
     if algorithm.learns_by_itself or method.objective is not None:
         return
     if method.learner.phi:
@@ -238,7 +238,7 @@ def _callbacks(value: Any) -> None:
 def _config(value: Any) -> None:
     for name, entry in mapping(value, "config", '{"width": 40}').items():
         try:
-            json.dumps({name: entry}, allow_nan=False)  # NaN is not itself: no run could go on under it
+            json.dumps({name: entry}, allow_nan=False)  # NaN does not equal itself, so no run could resume under it
         except (TypeError, ValueError) as error:
             raise WarpgradError(
                 f"config[{name!r}] is {short_repr(entry)}, which cannot be written to config.json: give finite "

@@ -112,7 +112,7 @@ def rebuilt(description: Description, kind: Callable[..., P], what: str) -> P:
 
 
 def method_parts(method: Method) -> dict[str, Any]:
-    """A method without its learner, in plain values: what `rebuilt` needs."""
+    """Return a method without its learner, in plain values, from which `rebuilt` can make it again."""
     return {
         "rule": described(method.rule),
         "objective": None if method.objective is None else described(method.objective),
@@ -122,7 +122,7 @@ def method_parts(method: Method) -> dict[str, Any]:
 
 
 def training_settings(method: Method, algorithm: Algorithm, update: MetaOptimiser, tasks: TaskFamily) -> dict[str, Any]:
-    """All that decides the numbers of a training, by dotted names: what a run and its continuation must share.
+    """Return all that decides the numbers of a training, by dotted names: what a run and its continuation must share.
 
     The step size and the other settings of an optimiser are read off the optimiser itself, whatever made it.
     """

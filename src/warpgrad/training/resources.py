@@ -1,4 +1,4 @@
-"""What a run is computed with and what it costs: versions, hardware, floating-point operations, memory."""
+"""The environment and the cost of a run: versions, hardware, floating-point operations, memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def versions() -> dict[str, str]:
 
 
 def hardware() -> dict[str, Any]:
-    """The processor and the number of threads."""
+    """Return the processor, its number of cores and the number of threads in use."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -60,7 +60,7 @@ class Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def peak_bytes() -> int:
-    """Peak memory of this program alone; `ru_maxrss` would include that of the process that started it."""
+    """Return the peak memory of this program alone; `ru_maxrss` would include that of the process that started it."""
     status = Path("/proc/self/status")
     if not status.exists():
         if sys.platform == "win32":

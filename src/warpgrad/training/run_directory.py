@@ -1,14 +1,14 @@
 """The run directory: everything a run reads and writes, and the contract with `report`.
 
-config.json      the settings; a run goes on only under the settings it began with
+config.json      the settings; a run resumes only under the settings it began with
 metrics.jsonl    one line per meta-step, append-only
 checkpoints/     step-00000012.safetensors, the newest two
 summary.json     written at the end: what was run, on what, for how long, with what result
 figures/
 
-A kill at any moment leaves a directory that the same command takes up again. The order of things makes it so: `.lock`
-comes first, config.json second; where an earlier run is deleted, `.clearing` is there before anything goes, and goes
-last.
+A kill at any moment leaves a directory in which the same command can resume. The order of writes ensures this: `.lock`
+comes first, config.json second; when an earlier run is deleted, `.clearing` is written before anything is removed, and
+is removed last.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ logger = logging.getLogger(__name__)
 RUN_FORMAT = 1
 KEEP = 2
 TIMES = ("seconds", "cpu_seconds", "validation_seconds", "test_seconds")
-"""The entries of a metrics line that say how long it took: the one thing in which a repeated run differs."""
+"""The entries of a metrics line that hold times, the only numbers in which a repeated run differs."""
 DIAGNOSTICS = ("lr/", "gradient_norm/")
-"""How the entries of a metrics line begin that tell how meta-training goes, and not what it has achieved."""
+"""Prefixes of the entries of a metrics line that describe the course of meta-training rather than its results."""
 EXTENDABLE = "meta_steps"
-"""The one setting that may change between a run and its continuation."""
+"""The only setting that may change between a run and its continuation."""
 DEFAULTS = {"threads": 1}
-"""Settings that stand in config.json only where they differ from these."""
+"""Settings that are written to config.json only if they differ from these."""
 OWNER = "run"
-"""The entry of checkpoints, summaries and evaluations that says which run they are of, as `identity`."""
+"""The entry of checkpoints, summaries and evaluations that names their run, by its `identity`."""
 WHOLE = "sha256:"
-"""How the checksum of metrics.jsonl begins that is of all its bytes."""
+"""The prefix of a checksum that covers all bytes of metrics.jsonl."""
 WORDS = {"data": "data set", "encoder": "encoder"}
 LOCK, CLEARING = ".lock", ".clearing"
 FILES = ("metrics.jsonl", "summary.json", "evaluation.json", "config.json")
@@ -84,7 +84,7 @@ def _lock(path: Path) -> Lock:
 
 @contextmanager
 def reserved(path: Path) -> Iterator[None]:
-    """Hold a run directory's lock over all that a command does there, so that it sums up its own run and no other.
+    """Hold a run directory's lock for as long as a command works there, so that it summarises its own run.
 
     Inside the block, the one `RunDirectory` that is open at a time uses this lock.
     """
@@ -107,7 +107,7 @@ class RunDirectory:
     """
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, fresh: bool = False, ranks: Ranks = ALONE) -> None:
-        """Create the directory, or take up the run in it.
+        """Create the directory, or resume the run in it.
 
         Args:
             fresh: Delete what an earlier run left.
@@ -152,12 +152,12 @@ class RunDirectory:
         remove_partial(self.checkpoints)
 
     def _left(self) -> str | None:
-        """What there is of a run beside its settings, if anything."""
+        """Return the name of a file of a run other than its settings, if there is any."""
         own = [path for path in (*(self.path / name for name in FILES), *self.saved()) if path.exists()]
         return own[0].name if own else None
 
     def begin_metrics(self, offset: int, digest: str | None = None) -> list[dict[str, Any]]:
-        """Cut metrics.jsonl back to what the checkpoint knew, and return those records.
+        """Truncate metrics.jsonl to what the checkpoint knew, and return those records.
 
         `digest` is the checksum of those bytes; None in a checkpoint of an earlier version.
         """
@@ -194,7 +194,7 @@ class RunDirectory:
         return f"{WHOLE}{self._digest.hexdigest()}"
 
     def save(self, step: int, state: Mapping[str, Any]) -> None:
-        """Write a checkpoint, then forget all but the newest."""
+        """Write a checkpoint, then delete all but the newest."""
         if self._metrics is not None:
             with writing(self.path / "metrics.jsonl"):
                 os.fsync(self._metrics)
@@ -208,7 +208,7 @@ class RunDirectory:
                 old.unlink(missing_ok=True)
 
     def newest(self, device: Any = "cpu") -> tuple[Path, dict[str, Any]] | None:
-        """The last checkpoint that is undamaged, and its state; None where there is none.
+        """Return the last undamaged checkpoint and its state, or None if there is no checkpoint.
 
         Damaged ones after it are deleted, with a warning: the meta-steps between them are taken again and end with the
         same bytes. Where all are damaged nothing is deleted: a backup may still have one of them.
@@ -224,7 +224,7 @@ class RunDirectory:
                 logger.warning("%s Going on from %s.", why, path.name)
                 with writing(other):
                     other.unlink()
-            self._forget()  # a kill may have come between a save and this
+            self._forget()  # a kill may have come between a save and this call
             return path, state
         if damaged:
             others = "is the run's only one" if len(damaged) == 1 else f"so are all {len(damaged)} of the run"
@@ -235,12 +235,12 @@ class RunDirectory:
         return None
 
     def saved(self) -> list[Path]:
-        """Checkpoints of meta-steps, oldest first."""
+        """List the checkpoints of meta-steps, oldest first."""
         return saved_checkpoints(self.path)
 
     def close(self) -> None:
         if self._metrics is not None:
-            with suppress(OSError):  # what matters was brought to the disk by `write_checkpoint`
+            with suppress(OSError):  # `write_checkpoint` has already synced what matters to disk
                 os.close(self._metrics)
             self._metrics = None
         if self._borrowed:
@@ -249,7 +249,7 @@ class RunDirectory:
             self._lock.release()
 
     def _clear(self) -> None:
-        """Delete a run, and nothing that is not one."""
+        """Delete a run, and nothing that is not part of it."""
         write_bytes(self.path / CLEARING, b"")
         for name in (*FILES, *FOLDERS):
             path = self.path / name
@@ -258,12 +258,14 @@ class RunDirectory:
             elif name in FOLDERS:
                 shutil.rmtree(path)
             else:
-                path.rmdir()  # where a file should be: with something in it, it is nobody's to delete
+                path.rmdir()  # a folder in place of a file: deleted only if it is empty
         (self.path / CLEARING).unlink()
 
     def _check_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Refuse other settings, or other data, than those of the run in the directory; returns the checksums of what
-        it has read, which are kept where nobody can compute them now."""
+        """Refuse settings or data other than those of the run in the directory.
+
+        Return the checksums of the data it has read, which are kept where they cannot be computed now.
+        """
         path = self.path / "config.json"
         if not path.exists():
             return {}
@@ -299,12 +301,12 @@ class RunDirectory:
 
 
 def identity(config: Mapping[str, Any]) -> str:
-    """What tells runs apart: the SHA-256 of a run's config.json, but for the meta-steps, of which it may take more."""
+    """Return the SHA-256 of a run's settings, which identifies it, without the number of meta-steps, which may grow."""
     return digest({name: value for name, value in config.items() if name not in ("format", EXTENDABLE)})
 
 
 def check_read(kept: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
-    """Refuse to go on with a run whose data, or encoder, have been replaced by others of the same name."""
+    """Refuse to resume a run whose data or encoder have been replaced by others of the same name."""
     for name in READ:
         if name in kept and name in now and kept[name] != now[name]:
             what = name.removesuffix("_sha256")
@@ -316,8 +318,10 @@ def check_read(kept: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> N
 
 
 def check_owner(path: Path) -> None:
-    """Refuse a run directory that holds the summary or evaluation of another run, or of another number of meta-steps
-    than each other."""
+    """Refuse a run directory whose summary or evaluation belongs to another run.
+
+    Also refuse one where these two are of different numbers of meta-steps.
+    """
     own = identity(read_object(path / "config.json"))
     found = {name: read_object(path / name) for name in ("summary.json", "evaluation.json") if (path / name).exists()}
     for name, value in found.items():
@@ -336,7 +340,7 @@ def check_owner(path: Path) -> None:
 
 
 def newest_checkpoint(path: Path) -> Path:
-    """The last checkpoint of a run that is not open for writing; refuses one that is damaged, or of another run."""
+    """Return the last checkpoint of a run that is not being written; refuse one that is damaged or of another run."""
     saved = saved_checkpoints(path)
     if not saved:
         raise WarpgradError(f"{path} has no checkpoint; run it first with 'warpgrad run'.")
@@ -345,18 +349,18 @@ def newest_checkpoint(path: Path) -> Path:
 
 
 def checkpointed_steps(path: Path) -> int:
-    """The meta-steps that the last checkpoint of a run has behind it; 0 where there is none."""
+    """Return the number of meta-steps done at the last checkpoint of a run; 0 if there is none."""
     return max((int(saved.stem.removeprefix("step-")) for saved in saved_checkpoints(path)), default=0)
 
 
 def saved_checkpoints(path: Path) -> list[Path]:
-    """Checkpoints of meta-steps, oldest first."""
+    """List the checkpoints of meta-steps, oldest first."""
     named = (file for file in (path / "checkpoints").glob("step-*.safetensors") if _STEP.fullmatch(file.name))
     return sorted(named, key=lambda file: (len(file.name), file.name))
 
 
 def loaded(path: Path, device: Any = "cpu") -> dict[str, Any]:
-    """The state in a checkpoint of a run, which is that of the meta-step in its name and of the run beside it."""
+    """Read a checkpoint of a run, and check that it is of the meta-step in its name and of the run beside it."""
     state = checkpoint.read_checkpoint(path, device)
     wrong = "state" if not isinstance(state, dict) else next(_misfits(state), None)
     if wrong is not None:
@@ -373,13 +377,13 @@ def loaded(path: Path, device: Any = "cpu") -> dict[str, Any]:
 
 
 def _misfits(state: Mapping[str, Any]) -> Iterator[str]:
-    """The entries of a checkpoint that are not of their kind: a checksum says nothing of who wrote it."""
+    """Yield the entries of a checkpoint that have the wrong type: a checksum does not tell who wrote it."""
 
     def count(value: object) -> bool:
         return type(value) is int and value >= 0
 
     def tables(value: object) -> bool:
-        """Weights: groups of named tensors."""
+        """Return whether a value is made of weights: groups of named tensors."""
         return isinstance(value, dict) and all(
             isinstance(group, dict) and all(isinstance(part, torch.Tensor) for part in group.values())
             for group in value.values()
@@ -407,7 +411,7 @@ def _misfits(state: Mapping[str, Any]) -> Iterator[str]:
 
 
 def check_metrics(path: Path) -> bool:
-    """Whether the last checkpoint of a run knows a checksum of its metrics; refuses metrics that do not have it."""
+    """Return whether the last checkpoint has a checksum of the run's metrics; refuse metrics that do not match it."""
     saved, metrics = saved_checkpoints(path), path / "metrics.jsonl"
     if not saved:
         return False
@@ -420,7 +424,7 @@ def check_metrics(path: Path) -> bool:
         ) from error
     offset = state["offset"]
     known = _check_metrics(lines[:offset], state.get("digest"), metrics)
-    # A run that was cut off has lines of meta-steps since its last checkpoint; the last of them may be half a line.
+    # A run that was cut off has lines of meta-steps since its last checkpoint; the last of them may be incomplete.
     later = _parsed(lines[offset : lines.rfind(b"\n") + 1], metrics)
     saved_lines = _parsed(lines[:offset], metrics) if known and later else []
     begin = saved_lines[-1]["step"] + 1 if saved_lines else None
@@ -433,7 +437,7 @@ def check_metrics(path: Path) -> bool:
 
 
 def _check_metrics(lines: bytes, digest: str | None, path: Path) -> bool:
-    """Whether there is a checksum; refuses lines that do not have it. In earlier versions it was of another kind."""
+    """Return whether there is a checksum; refuse lines that do not match it. Earlier versions had another kind."""
     if digest is None or not digest.startswith(WHOLE):
         return False
     if digest != f"{WHOLE}{hashlib.sha256(lines).hexdigest()}":
@@ -457,7 +461,7 @@ def _parsed(lines: bytes, path: Path) -> list[dict[str, Any]]:
 
 
 def _check_ours(path: Path) -> None:
-    """Refuse a directory that holds no run but something else, before anything is written into it."""
+    """Refuse a directory that holds something other than a run, before anything is written into it."""
     if not path.is_dir() or any((path / name).exists() for name in ("config.json", CLEARING)):
         return
     ours = {LOCK, *FILES, *FOLDERS}

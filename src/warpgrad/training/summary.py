@@ -49,8 +49,10 @@ def method_name(settings: Mapping[str, Any]) -> str:
 
 
 def final_metrics(records: MetaRecords) -> dict[str, float]:
-    """The newest value of every score up to the record whose parameters were chosen; of records without any score, the
-    losses of the last one."""
+    """Return the newest value of every score up to the record whose parameters were chosen.
+
+    Of records without any score, return the losses of the last one.
+    """
     scores: dict[str, float] = {}
     for record in records if records.chosen is None else records[: records.chosen + 1]:
         scores.update({name: value for name, value in record.items() if name.startswith(("validation/", "test/"))})

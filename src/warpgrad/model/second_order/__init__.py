@@ -1,4 +1,4 @@
-"""Gradients of gradients at a lower price: what the exact objective's second-order term spends its time in.
+"""Cheaper gradients of gradients, on which the exact objective's second-order term spends its time.
 
     with SecondOrderKernels(constant=theta.values()):
         output = model(x)                        # the user's own modules, unchanged
@@ -34,7 +34,7 @@ class SecondOrderKernels(TorchFunctionMode):
     """
 
     def __init__(self, constant: Iterable[Tensor] = (), *, cheaper: bool = True) -> None:
-        """Without `cheaper` only what is wrong or missing in PyTorch is replaced: for passes mapped over a stack."""
+        """Replace only what is wrong or missing in PyTorch unless `cheaper`: for passes mapped over a stack."""
         super().__init__()
         self._constant = {id(tensor) for tensor in constant}
         self._cheaper = cheaper
@@ -45,7 +45,7 @@ class SecondOrderKernels(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in PLAIN_FORMS:
             return PLAIN_FORMS[func](*args, **kwargs)
-        # Autocast casts inside a kernel what a backward pass of ours would have kept uncast.
+        # Autocast casts inside a kernel; a custom backward pass would have kept the uncast tensors.
         if not self._cheaper or torch._C._is_any_autocast_enabled():
             return func(*args, **kwargs)
         if func in _DIMENSIONS:
@@ -85,7 +85,7 @@ class SecondOrderKernels(TorchFunctionMode):
         momentum: float = 0.1,
         eps: float = 1e-5,
     ) -> Any:
-        if not training or input.numel() <= input.shape[1]:  # the built-in refuses one value per channel in its words
+        if not training or input.numel() <= input.shape[1]:  # the built-in raises for one value per channel
             return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
         running = (running_mean, running_var)
         constant = id(weight) in self._constant
@@ -111,5 +111,5 @@ class SecondOrderKernels(TorchFunctionMode):
 
 
 def _each(value: Any, spatial: int) -> list[int]:
-    """One number for every dimension, or the numbers as they are."""
+    """Return one number for every dimension, or the numbers as they are."""
     return [value] * spatial if isinstance(value, int) else list(value)

@@ -88,7 +88,7 @@ def _derivative(
     along_bias: Tensor | None,
     geometry: ConvolutionGeometry,
 ) -> Tensor | None:
-    """vI ∗ W + I ∗ vW + vb: one convolution where both terms are there and channels are not grouped."""
+    """Compute vI ∗ W + I ∗ vW + vb, in one convolution if both terms are there and channels are not grouped."""
     if along_image is not None and along_weight is not None and geometry[3] == 1:
         images, weights = torch.cat([along_image, image], 1), torch.cat([weight, along_weight], 1)
         return _convolve(images, weights, along_bias, geometry)
@@ -120,11 +120,11 @@ def _backward(
 
 
 def asked(ctx: Any, place: int) -> bool:
-    """Inside a backward pass: whether it uses the gradient of the tensor at `place` among the function's tensors.
+    """Return whether the current backward pass uses the gradient of the tensor at `place` among the function's tensors.
 
-    `ctx.needs_input_grad` says of every tensor that requires gradients that it needs one, whoever asked. The inner
-    gradient is asked for θ alone and the meta-gradient for φ alone: by that flag a third of all weight gradients of
-    Eq. 11 would be computed for nobody. PyTorch's own operations ask the engine, and so do these.
+    `ctx.needs_input_grad` is set for every tensor that requires gradients, requested or not. The inner gradient is
+    taken for θ alone and the meta-gradient for φ alone: by that flag a third of all weight gradients of Eq. 11 would be
+    computed in vain. PyTorch's own operations ask the engine, and so do these.
     """
     node = ctx.next_functions[place][0]
     if node is None:
@@ -132,5 +132,5 @@ def asked(ctx: Any, place: int) -> bool:
     try:
         return torch._C._will_engine_execute_node(node)
     except RuntimeError:
-        # Of a leaf the engine says no where it is not asked for, and refuses to answer where `autograd.grad` is for it.
+        # For a leaf, the engine returns False if no gradient is requested, and raises if `autograd.grad` requests it.
         return True

@@ -2,7 +2,7 @@
 
 | operation               | PyTorch 2.13, differentiated twice                        |
 |-------------------------|-----------------------------------------------------------|
-| `torch._weight_norm`    | wrong, without a word: both kinds of `weight_norm` use it |
+| `torch._weight_norm`    | silently wrong; both kinds of `weight_norm` use it        |
 | `torch.cdist`, `pdist`  | not implemented                                           |
 | `F.embedding_bag`       | not implemented                                           |
 | `F.hardsigmoid`         | not implemented                                           |
@@ -22,24 +22,24 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    """g · v / ‖v‖, with a norm for each index of dimension `dim`, or one for all where that is −1."""
+    """Compute g · v / ‖v‖, with a norm for each index of dimension `dim`, or one for all if that is −1."""
     return v * (g / torch.norm_except_dim(v, 2, dim))
 
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "") -> Tensor:
-    """‖x1_i − x2_j‖_p for all pairs of rows."""
+    """Compute ‖x1_i − x2_j‖_p for all pairs of rows."""
     del compute_mode
     return _norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p)
 
 
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
-    """‖x_i − x_j‖_p for i < j."""
+    """Compute ‖x_i − x_j‖_p for i < j."""
     first, second = torch.triu_indices(len(input), len(input), 1, device=input.device)
     return _norm(input[first] - input[second], p)
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
-    """min(max(x + 3, 0), 6) / 6."""
+    """Compute min(max(x + 3, 0), 6) / 6."""
     del inplace
     return F.relu6(input + 3) / 6
 
@@ -57,7 +57,7 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Tensor:
-    """Sum, mean or largest of the rows of each bag: the rows looked up, then reduced."""
+    """Look up the rows of each bag, then reduce them to their sum, mean or largest entries."""
     if input.is_floating_point():  # older signature: weight first
         input, weight = weight, input
     special = max_norm is not None or scale_grad_by_freq or sparse or include_last_offset
@@ -97,7 +97,7 @@ PLAIN_FORMS: dict[Any, Callable[..., Tensor]] = {
 
 
 def silently_wrong(module: nn.Module) -> bool:
-    """Whether the module uses an operation whose second derivative PyTorch gets wrong without a word."""
+    """Return whether the module uses an operation whose second derivative PyTorch silently gets wrong."""
     for child in module.modules():
         hooks = child._forward_pre_hooks.values()
         if any(type(hook).__name__ == "WeightNorm" for hook in hooks):
