@@ -253,7 +253,7 @@ def estimate_cost(experiment: Experiment[C], config: C, *, budget: float = 60.0)
     unit = steps_between(config, taken)
 
     def whole(k: int) -> int:
-        """Round K of a sample down to a multiple of `unit`, so that the share of points to replay is exact."""
+        """Round K of a sample down to a multiple of `unit`, so that the share of points to replay is hardly rounded."""
         return min(steps, max(1, k // unit) * unit)
 
     most = whole(max(2, int(budget / (6 * dear * taken))))
