@@ -73,7 +73,7 @@ class FewShot(Experiment[FewShotConfig]):
         chosen = recipe(config, images.store.shape)
 
         def scores(split: str, episodes: int) -> Validation:
-            """Mean scores on the first episodes of a split, accuracy in per cent."""
+            """Return a function that measures mean scores on the first episodes of a split, accuracy in per cent."""
             held_out = FewShotImageFamily(images, split, config.test_shape, rotations=config.rotations)
 
             def measure(learner: Learner) -> dict[str, float]:
