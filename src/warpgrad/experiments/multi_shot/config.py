@@ -34,8 +34,8 @@ POOLS = 5
 
 @dataclass(frozen=True)
 class MultiShotConfig(Config):
-    """Settings; the defaults are the paper's. It states no step sizes, no start of the warps, no schedule of tests and
-    validations, and not how large the large batch of training from scratch is: those are ours."""
+    """Settings; the defaults are the paper's. It does not state step sizes, how warps are initialised, the schedule of
+    tests and validations, or the size of the large batch of training from scratch: those are ours."""
 
     method: str = "warp-leap"
     data: str = "tiered-imagenet"
@@ -108,7 +108,7 @@ class MultiShotConfig(Config):
 
     @property
     def test_shape(self) -> ManyShotShape:
-        """On held-out tasks every training image is adapted to."""
+        """The shape of held-out tasks, which are adapted to with every training image."""
         from warpgrad.data.tasks.many_shot import ManyShotShape  # needs torch
 
         batch = self.batch_size * (self.scratch_batch if self.from_scratch else 1)
