@@ -1,4 +1,4 @@
-"""The settings of the text experiment. It is ours, not the paper's: its method at work on a pretrained encoder."""
+"""The settings of the text experiment, which is not in the paper: its method applied to a pretrained encoder."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class TextConfig(Config):
 
     @property
     def adaptation_steps(self) -> int:
-        """How many steps the method takes on a test task."""
+        """The number of steps that the method takes on a test task."""
         if self.method in META:
             return self.test_steps
         return self.tune_steps if self.method in TUNED else 0
@@ -187,7 +187,7 @@ MAIN = RunTable(
 _ON_VALIDATION: dict[str, Any] = {
     "split": "validation", "shots": (5, 20), "draws": 2, "query": 50, "together": 0, "outside": 0,
 }  # fmt: skip
-"""At one shot nothing is adapted by, so it tells nothing about step sizes."""
+"""With one shot there is nothing to adapt on, so it says nothing about step sizes."""
 _SHORT = {"meta_steps": 25, "validate_every": 25, "validation_draws": 1}
 """Meta-training in the search: long enough to tell α, not to tell Adam's step sizes, which would come out too large."""
 _INNER_STEP_SIZES: Mapping[str, tuple[float, ...]] = {
@@ -205,7 +205,7 @@ _PENALTIES = (0.01, 0.03, 0.1, 0.3)
 
 
 def _trials(method: str) -> list[tuple[str, dict[str, Any]]]:
-    """What is searched for a method: four trials each."""
+    """Return the four trials (label, settings) that are searched for a method."""
     if method in META:
         settings = {**_SHORT, "test_steps": _LONGEST}
         return [(f"α = {size:g}", {**settings, "inner_lr": size}) for size in _INNER_STEP_SIZES[method]]
