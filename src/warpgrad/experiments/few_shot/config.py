@@ -263,12 +263,12 @@ LONG = RunTable(
     seeds=2,
     preset="small",
 )
-"""Shows whether the lead of a method lasts; the test episodes of the curve choose nothing."""
+"""Shows whether the lead of a method lasts; the test episodes of the curve select nothing."""
 
 STEP_SIZES = (0.005, 0.015, 0.05, 0.15, 0.5, 1.5)
 CONTEXT_STEP_SIZES = (5.0, 15.0, 50.0, 150.0, 500.0, 1500.0)
-"""CAVIA's: its context begins at 0, and takes far larger steps than weights do. A first grid, up to 150, was won by its
-largest."""
+"""CAVIA's context starts at 0 and takes far larger steps than weights do. In a first grid, up to 150, the largest value
+won."""
 _SHORT: dict[str, Any] = {
     "meta_steps": 500, "validate_every": 500, "split": "validation", "test_episodes": 300,
 }  # fmt: skip
@@ -285,7 +285,7 @@ PROBES = RunTable(
     preset="small",
     search=True,
 )
-"""The search that chose the step sizes of `small`, with as many trials for each method of the tables on CIFAR-FS."""
+"""The search that chose the step sizes of `small`, with equally many trials for each method of the CIFAR-FS tables."""
 
 TABLES: tuple[RunTable, ...] = (
     *(_cifar_table(place, shots) for place, shots in enumerate((1, 5))),

@@ -169,7 +169,7 @@ _PUBLISHED = (
 """Label, method, and the paper's accuracy after 100 steps."""
 
 STEP_SIZES = (0.0006, 0.002, 0.006, 0.02, 0.06)
-"""A first grid, 0.002 to 0.2, was won at its smallest by Reptile."""
+"""In a first grid, 0.002 to 0.2, the smallest value won for Reptile."""
 _ON_VALIDATION: dict[str, Any] = {"split": "validation", "test_tasks": 10, "test_curve_every": 0}
 _SHORT: dict[str, Any] = {"meta_steps": 100, "validate_every": 100}
 """The meta-steps of a trial: a quarter of those of `small`, so that the search costs less than the runs."""
@@ -189,7 +189,7 @@ PROBES = RunTable(
     preset="small",
     search=True,
 )
-"""The search that chose the step sizes of the preset `small`, with as many trials for each method."""
+"""The search that chose the step sizes of the preset `small`, with equally many trials for each method."""
 
 TABLES = (
     RunTable(

@@ -174,7 +174,7 @@ PRESETS: Mapping[str, OmniglotConfig] = MappingProxyType(
     }
 )  # fmt: skip
 """`medium`: the paper's network and protocol with Leap's batch, five tasks per meta-step, a fifth of the points
-replayed, warps that begin at the size of what they see, and as many meta-steps as a core takes in an hour and a half.
+replayed, warps scaled to the size of their inputs, and as many meta-steps as one core takes in an hour and a half.
 `small`: the same at half the width, shorter. `demo`: minutes, on drawn alphabets."""
 
 _SEARCHED: Mapping[str, Mapping[str, float]] = {
@@ -290,7 +290,7 @@ STEPS = RunTable(
     search=True,
 )
 """SGD and KFAC take ten times the α named here, as in the paper; the paper names neither damping nor bound of KFAC.
-Grids whose edge won a first time were moved on: φ's step of Warp-Leap, θ0's of Reptile, KFAC's damping."""
+Grids that were first won at an edge were shifted: φ's step size of Warp-Leap, θ0's of Reptile, KFAC's damping."""
 
 _STEP_SIZE = FloatRange(0.01, 1.0, log=True)
 _FILTERS = Choices((16, 32, 64, 128))
@@ -345,7 +345,7 @@ RECIPE = RunTable(
     preset="small",
 )
 """Meta-steps are such that all rows take about the processor time of the first, by `benchmarks/meta_step_cost.py`; the
-scores on the way, against processor time, say the rest."""
+scores during meta-training, against processor time, show the rest."""
 
 
 SEEDS = 10
@@ -496,7 +496,7 @@ ETA = RunTable(
     ),
     seeds=ABLATION_SEEDS,
 )
-"""With the sum over its points, as printed, an update moves φ as far, to first order, as that many with η = 1."""
+"""With the sum over its points, as printed, an update moves φ to first order as far as that many with η = 1."""
 
 _NATURAL: Mapping[str, Any] = {
     "theta0": "random", "batch_size": 200, "test_batch": (200,), "inner_lr": 1.0, "scratch_batch": 1, "scratch_lr": 1.0,

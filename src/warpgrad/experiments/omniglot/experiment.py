@@ -20,7 +20,7 @@ shifted at random. Meta-training runs on up to 25 alphabets; ten others are adap
 
 The head is part of the learned initialisation for all but finetuning, which takes a step on every task batch of joint
 training. Batch-norm uses batch statistics in adaptation and in the meta-loss; at test, running statistics of the task
-itself, freed of the values they begin with (`corrected`), for all methods alike.
+itself, corrected for their initial values (`corrected`), for all methods alike.
 
 The paper states no batch size. Meta-training has one (`batch_size`); held-out alphabets are adapted to at each of
 `test_batch`, 128 as in the code published with the paper and 20 as in Leap's, and every result is given at both. SGD
