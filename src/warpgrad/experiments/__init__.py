@@ -1,6 +1,6 @@
 """The paper's experiments, one folder each, and the registry that the command line reads.
 
-What an experiment declares (settings, presets, tables) is read without torch; how it is run is imported when it is.
+Declarations (settings, presets, tables) are read without torch; the code that runs an experiment is imported on demand.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FOLDERS: Mapping[str, str] = MappingProxyType(
 
 
 class _Registry(Mapping[str, T]):
-    """Name -> what the file of that role in the experiment's folder defines, imported when it is asked for."""
+    """Map experiments to an attribute of one module in their folders, which is imported on first access."""
 
     def __init__(self, role: str, attribute: str) -> None:
         self._role, self._attribute = role, attribute
@@ -61,23 +61,23 @@ EXPERIMENTS: Mapping[str, Experiment[Any]] = _Registry("experiment", "EXPERIMENT
 
 
 def find_declaration(name: str) -> Declaration[Any]:
-    """What an experiment declares; this imports no torch."""
+    """Return the declaration of an experiment, without importing torch."""
     return _find(name, DECLARATIONS)
 
 
 def find_experiment(name: str) -> Experiment[Any]:
-    """The experiment itself, ready to be run."""
+    """Return an experiment that is ready to run."""
     return _find(name, EXPERIMENTS)
 
 
 def find_table(name: str) -> RunTable:
-    """A table of the paper or of ours, whichever experiment declares it."""
+    """Return the table of this name, from the paper or our own, whichever experiment declares it."""
     tables = {table.name: table for declared in DECLARATIONS.values() for table in declared.tables}
     return _find(name, tables, "table")
 
 
 def find_builder(name: str) -> Callable[[Any], Method]:
-    """What makes the method of an experiment from its settings alone, for weights of a run to be put into."""
+    """Return the function that builds an experiment's method from its settings alone, to load weights into."""
     find_declaration(name)
     found = import_module(f"{__name__}.{_FOLDERS[name]}.methods")
     require(hasattr(found, "build"), f"the networks of {name} cannot be built from its settings alone.")
@@ -86,7 +86,7 @@ def find_builder(name: str) -> Callable[[Any], Method]:
 
 
 def stored_config(kept: Mapping[str, Any], path: Path) -> tuple[Declaration[Any], Any]:
-    """The experiment that stored settings are of, and the settings; `path` is where they stand."""
+    """Return the experiment that stored settings belong to, and the settings; `path` is the file that holds them."""
     experiment = find_declaration(kept["experiment"])
     preset = next(iter(experiment.presets.values()))
     known = {item.name for item in dataclasses.fields(preset)}

@@ -1,4 +1,4 @@
-"""What an experiment of the paper is to the command line: settings, presets, training, evaluation, a page."""
+"""The interface between experiments and the command line: settings, presets, training, evaluation, a page."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ Lines = tuple[list[str], list[list[str]]]
 
 @dataclass(frozen=True)
 class Bound:
-    """What a setting may be. It is part of the annotation of its field, and `Experiment.check` enforces it.
+    """The values that a setting may take. It is part of the field's annotation, and `Experiment.check` enforces it.
 
-    A number must also be finite. `None`, where the field allows it, is always within its bounds.
+    Numbers must also be finite. `None`, where the field allows it, is always within bounds.
     """
 
     words: str
-    """What the error says of a setting that is out of bounds."""
+    """What the error message says about a setting that is out of bounds."""
     least: float = -math.inf
     above: float = -math.inf
     most: float = math.inf
@@ -62,7 +62,7 @@ NonNegativeFloat = Annotated[float, Bound("it must be at least 0, and finite", l
 
 
 def require_bounds(config: Config) -> None:
-    """Refuse a setting outside the bounds of its field, by name."""
+    """Raise an error that names the first setting outside the bounds of its field."""
     for name, hint in get_type_hints(type(config), include_extras=True).items():
         value = getattr(config, name)
         # `float | None` holds the annotated type one level down.
@@ -73,7 +73,7 @@ def require_bounds(config: Config) -> None:
 
 
 def require_users(config: Config, preset: Config, users_of: Mapping[str, Sequence[str]]) -> None:
-    """Refuse a setting other than the preset's that means nothing to the method; `users_of` names whose it is."""
+    """Refuse changes to settings that the method does not use; `users_of` maps a setting to the methods that do."""
     for name, users in users_of.items():
         require(
             getattr(config, name) == getattr(preset, name) or config.method in users,
@@ -101,9 +101,9 @@ class Row:
     seeds: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Seeds at a preset, where they are not the table's."""
     at: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    """Further settings at a preset: what its smaller sizes call for."""
+    """Further settings at a preset, such as those that smaller sizes require."""
     presets: tuple[str, ...] = ()
-    """The presets that have the row, where others would only repeat another one; all if none is named."""
+    """The presets that include the row, where in others it would repeat another row; empty means all."""
 
     def settings_at(self, preset: str) -> dict[str, Any]:
         return {**self.settings, **self.at.get(preset, {})}
@@ -131,7 +131,7 @@ class RunTable:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but their seed: one row of a table."""
+    """Runs that differ only in their seed: one row of a table."""
 
     label: str
     runs: tuple[Run, ...]
@@ -147,12 +147,12 @@ class Diverged:
     config: Mapping[str, Any]
     """As in config.json."""
     words: str
-    """What became so, and where."""
+    """Which value became infinite or NaN, and where."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """What the runs of a table gave."""
+    """The outcome of the runs of a table."""
 
     groups: list[Group]
     diverged: list[Diverged] = dataclasses.field(default_factory=list)
@@ -160,9 +160,9 @@ class Results:
 
 @dataclass(frozen=True)
 class Declaration(Generic[C]):
-    """What can be said of an experiment before anything is run: enough for lists, help texts and settings.
+    """What is known about an experiment before anything is run: enough for lists, help texts and settings.
 
-    It stands in the experiment's `config.py`, which needs no torch.
+    It is defined in the experiment's `config.py`, which does not import torch.
     """
 
     name: str
@@ -177,10 +177,10 @@ class Declaration(Generic[C]):
     sweep_metric: str = "accuracy"
     """The metric by which a sweep judges trials, unless another one is given."""
     searched: Mapping[str, Mapping[str, Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
-    """Preset -> method -> the settings of its own that won a search on validation tasks."""
+    """Preset -> method -> its settings that won a search on validation tasks."""
 
     def preset(self, name: str, method: str | None = None) -> C:
-        """The settings that a preset stands for, for one of the methods or for the one that it names itself."""
+        """Return the settings of a preset for the given method, by default for the preset's own."""
         require(name in self.presets, f"{self.name} has no preset '{name}'; choose one of {', '.join(self.presets)}.")
         preset = self.presets[name]
         method = preset.method if method is None else method
@@ -188,13 +188,13 @@ class Declaration(Generic[C]):
 
 
 class Presentation(Protocol):
-    """How the results of an experiment are shown: what its `page.py` defines."""
+    """How the results of an experiment are presented: the interface of its `page.py`."""
 
     def build_page(self, groups: Sequence[Group], title: str) -> Page:
-        """The report of some runs."""
+        """Build the report of the given runs."""
 
     def result_lines(self, groups: Sequence[Group]) -> Lines:
-        """The result as a table for the terminal."""
+        """Return the results as a table for the terminal."""
 
 
 class Experiment(Declaration[C], ABC):
@@ -202,17 +202,17 @@ class Experiment(Declaration[C], ABC):
 
     declaration: ClassVar[Declaration[Any]]
     presentation: Presentation | None = None
-    """None compares accuracies, method by method."""
+    """None compares the accuracies of the methods."""
 
     def __init__(self) -> None:
         super().__init__(**vars(self.declaration))
 
     def config(self, preset: str, **changes: Any) -> C:
-        """A preset's settings with some of them changed."""
+        """Return a preset's settings with the given changes, checked."""
         return self.check(dataclasses.replace(self.preset(preset, changes.get("method")), **changes))
 
     def check(self, config: C) -> C:
-        """Refuse settings that cannot be run, by name: an unknown method, and what is out of its field's bounds."""
+        """Return the settings if they can be run; raise for an unknown method or a value outside its field's bounds."""
         require(
             config.method in self.methods,
             f"{self.name} has no method '{config.method}'; choose one of {', '.join(self.methods)}.",
@@ -222,20 +222,20 @@ class Experiment(Declaration[C], ABC):
 
     @abstractmethod
     def train(self, config: C, execution: Execution) -> int:
-        """Meta-train into the run directory, or resume the run there; returns the meta-steps done."""
+        """Meta-train into the run directory, or resume the run there, and return the number of meta-steps done."""
 
     @abstractmethod
     def evaluate(self, config: C, directory: Path) -> dict[str, Any]:
         """Test the run in `directory` on held-out tasks.
 
-        Returns JSON values: `metrics` (name -> number), the results per task, and all else that `page` and `lines`
-        need, for they are built from a record too, where there is no run directory. Those of this class need
+        Returns JSON values: `metrics` (name -> number), the results per task, and everything else that `page` and
+        `lines` need, because they are also built from records, without a run directory. Those of this class need
         `accuracy` (held-out task -> per cent after adaptation), `tested_at` (steps of adaptation) and `curve` (mean
         accuracy at each of these).
         """
 
     def page(self, groups: Sequence[Group], title: str) -> Page:
-        """The report of some runs of this experiment: unless it has one of its own, methods side by side."""
+        """Build the report of some runs; without a `presentation`, it compares the methods side by side."""
         if self.presentation is not None:
             return self.presentation.build_page(groups, title)
         from warpgrad.experiments.comparison import distinct
@@ -252,7 +252,7 @@ class Experiment(Declaration[C], ABC):
         )
 
     def lines(self, groups: Sequence[Group]) -> Lines:
-        """The result as a table for the terminal: unless it has one of its own, accuracies."""
+        """Return the results as a table for the terminal; without a `presentation`, it lists accuracies."""
         if self.presentation is not None:
             return self.presentation.result_lines(groups)
         from warpgrad.experiments.comparison import result_lines

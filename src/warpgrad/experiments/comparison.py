@@ -17,7 +17,7 @@ from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, p
 T = TypeVar("T")
 
 CONDITIONS = ("data", "data_sha256", "split", "ways", "shots", "query", "batch_norm", "headline_steps")
-"""The entries in which evaluations must agree before they are compared, where they have them."""
+"""The entries that must agree between evaluations for them to be compared, where they are present."""
 
 Scores = Mapping[int, Mapping[Any, float]]
 """meta-seed -> held-out task -> score."""
@@ -26,7 +26,7 @@ ACCURACY: Mapping[str, str] = MappingProxyType({"accuracy": "accuracy % [95 % in
 
 
 def distinct(groups: Sequence[Group]) -> list[Group]:
-    """The groups with distinct labels: rows that share one get the settings in which they differ."""
+    """Return the groups with distinct labels: those that share one get the settings in which they differ appended."""
     result = []
     for group in groups:
         namesakes = [other.runs[0].config for other in groups if other.label == group.label]
@@ -41,12 +41,12 @@ def distinct(groups: Sequence[Group]) -> list[Group]:
 
 
 def by_seed(group: Group, read: Callable[[dict[str, Any]], T]) -> dict[int, T]:
-    """meta-seed -> what `read` takes from its evaluation."""
+    """Return a mapping from each meta-seed to what `read` takes from its evaluation."""
     return {int(run.seed): read(evaluation) for run, evaluation in zip(group.runs, group.evaluations, strict=True)}
 
 
 def per_task(group: Group, measure: str) -> dict[int, dict[str, float]]:
-    """meta-seed -> held-out task -> value of a measure such as `accuracy`."""
+    """Return meta-seed -> held-out task -> value of a measure such as `accuracy`."""
     return by_seed(group, lambda evaluation: dict(evaluation[measure]))
 
 
@@ -55,12 +55,12 @@ def estimate(group: Group, measure: str) -> Estimate:
 
 
 def data_of(groups: Sequence[Group]) -> list[str]:
-    """The data sets that the results are about, each once."""
+    """Return the data sets that the runs were tested on, each once."""
     return list(dict.fromkeys(evaluation["data"] for group in groups for evaluation in group.evaluations))
 
 
 def setting(group: Group) -> str:
-    """E.g. `CIFAR-FS, 5-way 1-shot (test)`; a range of shots where classes have different numbers of images."""
+    """Describe the setting, e.g. `CIFAR-FS, 5-way 1-shot (test)`, with a range of shots where they vary by class."""
     found = group.evaluations[0]
     fewest, most = found["shots"] if isinstance(found["shots"], list) else (found["shots"],) * 2
     shots = str(most) if fewest == most else f"{fewest} to {most}"
@@ -72,9 +72,9 @@ def settings_of(groups: Sequence[Group]) -> str:
 
 
 def comparable(first: Group, second: Group, measure: str = "accuracy") -> bool:
-    """Whether both were tested under the same conditions; what is measured at the end, after as many steps.
+    """Return whether both were tested under the same conditions and, if measured at the end, after as many steps.
 
-    Measures are taken at the end of adaptation, unless the evaluation names steps for its headline.
+    Measures are taken at the end of adaptation unless the evaluation has `headline_steps`.
     """
 
     def conditions(evaluation: dict[str, Any]) -> list[Any]:
@@ -87,14 +87,14 @@ def comparable(first: Group, second: Group, measure: str = "accuracy") -> bool:
 
 
 def difference(first: Group, second: Group, measure: str = "accuracy") -> Difference | None:
-    """first − second over the meta-seeds that both have; None where they share none, or were tested on other tasks."""
+    """Return first − second over the shared meta-seeds, or None if there are none or the tasks or conditions differ."""
     if not comparable(first, second, measure):
         return None
     return over_shared_seeds(per_task(first, measure), per_task(second, measure), (first.label, second.label))
 
 
 def over_shared_seeds(ours: Scores, theirs: Scores, names: tuple[str, str]) -> Difference | None:
-    """ours − theirs over the meta-seeds that both have; None where they share none, or have other tasks at one."""
+    """Return ours − theirs over the shared meta-seeds, or None if there are none or the tasks differ at one of them."""
     seeds = sorted(set(ours) & set(theirs))
     if not seeds or any(set(ours[seed]) != set(theirs[seed]) for seed in seeds):
         return None
@@ -104,7 +104,7 @@ def over_shared_seeds(ours: Scores, theirs: Scores, names: tuple[str, str]) -> D
 def result_lines(
     groups: Sequence[Group], about: str = "", titles: Mapping[str, str] = ACCURACY, published: str = "paper"
 ) -> tuple[list[str], list[list[str]]]:
-    """The table for the terminal: the measures of `titles`, every row against the first one."""
+    """Return the table for the terminal: the measures in `titles`, with each row compared with the first."""
     groups = distinct(groups)
     first = groups[0]
     header = [about or f"on {' and '.join(data_of(groups))}"]
@@ -122,7 +122,7 @@ def result_lines(
 
 @dataclass(frozen=True)
 class Trial:
-    """One row of a search."""
+    """One trial of a search: a method, its settings and the score."""
 
     method: str
     settings: Mapping[str, Any]
@@ -138,14 +138,16 @@ class Winner:
     """The number of trials of the method."""
     score: float
     settings: Mapping[str, Any]
-    """Its values of the settings that differ between the trials of the method."""
+    """The winning values of the settings that vary between the trials of the method."""
     edges: tuple[str, ...]
-    """The numeric ones among them whose value is the smallest or the largest that was tried."""
+    """The numeric settings among them whose winning value is the smallest or the largest tried."""
 
 
 def trials_of(groups: Iterable[Group], metric: str, diverged: Iterable[Diverged] = ()) -> list[Trial]:
-    """The rows of a search as trials, each of the method that its label names up to the first comma, judged by the mean
-    of a metric over its seeds; those that diverged have no score."""
+    """Return the rows of a search as trials, scored by the mean of a metric over their seeds.
+
+    The method is the label up to the first comma. Trials that diverged have the score NaN.
+    """
     found = []
     for group in groups:
         scores = [evaluation["metrics"][metric] for evaluation in group.evaluations]
@@ -154,7 +156,7 @@ def trials_of(groups: Iterable[Group], metric: str, diverged: Iterable[Diverged]
 
 
 def search_lines(trials: Sequence[Trial], metric: str) -> tuple[list[str], list[list[str]]]:
-    """The outcome of a search as a table: what won for each method, and whether it sits at the edge of its grid."""
+    """Return the outcome of a search as a table: the winner of each method, and which settings are at an edge."""
     header = ["method", "trials", "diverged", "best settings", metric, "at an edge"]
     rows = []
     for winner in edge_winners(trials):
@@ -166,7 +168,7 @@ def search_lines(trials: Sequence[Trial], metric: str) -> tuple[list[str], list[
 
 
 def edge_winners(trials: Sequence[Trial], *, best: Literal["highest", "lowest"] = "highest") -> list[Winner]:
-    """The best trial of each method, in the order in which methods first come, with the edges that it sits at."""
+    """Return the best trial of each method, in order of first appearance, with its settings at an edge of the grid."""
     by_method: dict[str, list[Trial]] = {}
     for trial in trials:
         by_method.setdefault(trial.method, []).append(trial)
@@ -174,8 +176,8 @@ def edge_winners(trials: Sequence[Trial], *, best: Literal["highest", "lowest"] 
 
 
 def check_searched(trials: Sequence[Trial], *, best: Literal["highest", "lowest"] = "highest") -> list[Winner]:
-    """The winners, where every method had as many trials as the others and none won at the edge of its grid; otherwise
-    an error says which did."""
+    """Return the winners after checking that every method had equally many trials and that none won at the edge of its
+    grid."""
     winners = edge_winners(trials, best=best)
     if len({winner.trials for winner in winners}) > 1:
         counts = ", ".join(f"{winner.method} {winner.trials}" for winner in winners)
@@ -203,6 +205,6 @@ def _winner(trials: Sequence[Trial], best: Literal["highest", "lowest"]) -> Winn
 
 
 def _at_edge(value: Any, tried: Sequence[Any]) -> bool:
-    """Whether a number is the least or the greatest of those tried; what is no number has no order, hence no edge."""
+    """Return whether a number is the smallest or largest of those tried; other values have no order, hence no edge."""
     numbers = [other for other in tried if is_number(other)]
     return is_number(value) and value in (min(numbers), max(numbers))

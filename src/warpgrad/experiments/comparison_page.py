@@ -1,4 +1,4 @@
-"""Pages of experiments: what all have around their own sections, and the page that compares methods row by row."""
+"""Pages of experiments: the frame that all of them share, and the page that compares methods row by row."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from warpgrad.statistics.formatting import count
 
 
 def config_of(kind: type[C], run: Run) -> C:
-    """The settings of a run as the experiment's own."""
+    """Return the settings of a run as the experiment's config class `kind`."""
     known = {field.name for field in dataclasses.fields(kind)}
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in run.config.items() if name in known
@@ -59,7 +59,7 @@ def experiment_page(
     sizes: str = "",
     training: str = "",
 ) -> Page:
-    """A page of some runs: under what conditions, the experiment's sections, how training went, how to repeat it.
+    """Build the page of some runs: conditions, the experiment's sections, training curves, and how to repeat the runs.
 
     Args:
         groups: The runs.
@@ -94,11 +94,11 @@ class Measure:
     best: Best | None = "highest"
     digits: int = 1
     compared: bool = False
-    """Whether a column of paired differences to the first row follows, and a sentence about each."""
+    """Whether to add a column of paired differences to the first row, and a sentence about each."""
     when: str = ""
     """The beginning of such a sentence."""
     published: bool = False
-    """Whether the paper's figure stands beside it; it does for the first measure."""
+    """Whether to show the paper's figure beside it; the first measure always has it."""
 
 
 def comparison_page(
@@ -119,7 +119,7 @@ def comparison_page(
     sections: Sequence[Section] = (),
     training: str = "",
 ) -> Page:
-    """Methods side by side: the headline, all rows, learning curves, and the experiment's own sections.
+    """Build a page that compares methods: the headline, all rows, learning curves, and the experiment's own sections.
 
     Args:
         groups: The rows, named apart; the first is what the others are compared with.
@@ -184,24 +184,24 @@ def _headline(
 
 
 def lead(found: Sequence[Difference], caption: str, *, unit: str = "", digits: int | None = None) -> Forest:
-    """How far the first of each pair, always the same, is ahead of the second: the headline of a comparison.
+    """Plot how far the first method, the same in every pair, is ahead of the second: the headline of a comparison.
 
-    Values above 0 must be in favour of the first.
+    Values above 0 must favour the first.
     """
     rows = [ForestRow(each.second, each) for each in found]
     return Forest(rows, caption, unit, "the other is ahead", f"{found[0].first} is ahead", digits)
 
 
 def is_search(groups: Sequence[Group]) -> bool:
-    """Whether the rows are settings to choose from: none was tested, all were validated."""
+    """Return whether the rows are trials of a search: all were validated, none was tested."""
     return not any(evaluation.get("split", "test") == "test" for group in groups for evaluation in group.evaluations)
 
 
 def winners(groups: Sequence[Group], measures: Sequence[Measure], held_out: str) -> list[Forest]:
-    """The best trial of each method, the best method first; none where every method has one trial."""
+    """Plot the best trial of each method, best first; empty if there is one method, or one trial of each."""
     trials: dict[str, list[Group]] = {}
     for group in groups:
-        # Two rows of one method can be two methods to a reader, such as SGD at two batch sizes: the label says it.
+        # Rows of one method can be two methods to a reader, such as SGD at two batch sizes: the label tells them apart.
         trials.setdefault(group.label.partition(",")[0], []).append(group)
     if len(trials) == len(groups) or len(trials) == 1:
         return []
@@ -214,11 +214,11 @@ def winners(groups: Sequence[Group], measures: Sequence[Measure], held_out: str)
 
 
 RANKED = 24
-"""The rows of a search that are shown where all are ranked."""
+"""The largest number of rows shown in the ranking of a search."""
 
 
 def ranking(groups: Sequence[Group], measure: Measure, held_out: str) -> Forest:
-    """The rows of a search, the best first."""
+    """Plot the rows of a search, best first."""
     found = ranked(groups, measure)
     which = f"the best {RANKED} of {len(found)} rows" if len(found) > RANKED else "every row"
     caption = f"{measure.title} on {held_out} of the validation split: {which}, the best first."
@@ -226,7 +226,7 @@ def ranking(groups: Sequence[Group], measure: Measure, held_out: str) -> Forest:
 
 
 def ranked(rows: Sequence[Group | ForestRow], measure: Measure) -> list[ForestRow]:
-    """Estimates of a measure, the best first."""
+    """Return the estimates of a measure, best first."""
     found = [row if isinstance(row, ForestRow) else ForestRow(row.label, estimate(row, measure.name)) for row in rows]
     return sorted(found, key=lambda row: row.estimate.mean, reverse=measure.best != "lowest")
 
@@ -293,7 +293,7 @@ def _learning_curves(
 
 
 def _mean_curve(evaluation: dict[str, Any], part: str | None) -> list[float]:
-    """The curve of a run: kept as the mean, or for every held-out task."""
+    """Return the mean curve of a run, which is stored either as such or for each held-out task."""
     if "curve" in evaluation:
         return list(evaluation["curve"])
     found = evaluation["curves"] if part is None else evaluation["curves"][part]

@@ -1,10 +1,10 @@
-"""What a run will cost, from a few short meta-steps of the run itself (`warpgrad run … --estimate`).
+"""Estimate what a run will cost from a few of its own meta-steps, shortened (`warpgrad run … --estimate`).
 
-The experiment's own `train` is called in a scratch directory with fewer steps K, and tasks where those are long; time,
-entries of the replay buffer and FLOPs are lines in K, so two values of K give them for the K that was asked for.
-Meta-training alone is estimated, its validations included; the final test is not.
+The experiment's `train` is called in a scratch directory with fewer steps K, and fewer tasks if those are slow. Time,
+entries of the replay buffer and FLOPs are linear in K, so two values of K are enough to extrapolate to the actual one.
+The estimate covers meta-training with its validations, but not the final test.
 
-Warning: times are those of the machine as busy as it is now, and early stopping may end a run sooner.
+Warning: times depend on the current load of the machine, and early stopping may end a run sooner.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from warpgrad.experiments.base import C, Config, Execution, Experiment
 from warpgrad.training.resources import Flops, peak_bytes
 
 FEWEST, MOST = 3, 30
-"""The number of meta-steps of a sample."""
+"""The smallest and largest number of meta-steps in a sample."""
 SCRATCH = "warpgrad-estimate-"
 OWN_STEPS = "test_steps"
 VALIDATED = {OWN_STEPS: 10}
-"""The largest size of a validation in a sample, by the setting that its time is proportional to; five by default."""
+"""The largest validation in a sample, by the setting that its time is proportional to; five by default."""
 COARSEST = 20
-"""Steps by which K grows at most from sample to sample, so that the points of a share are an integer."""
+"""The largest difference in K between samples that is tried to make the share of points an integer."""
 
 
 @dataclass(frozen=True)
 class CostFields:
-    """The settings of an experiment in which its cost is linear."""
+    """The settings of an experiment that its cost is linear in."""
 
     steps: str | None = None
     """K, or a setting that K is a multiple of."""
     tasks: str | None = None
     """The number of tasks in each meta-step."""
     validations: tuple[str, ...] = ()
-    """What the time of a validation is proportional to, besides K where it does not name steps of its own."""
+    """What the time of a validation is proportional to; also to K, unless its number of steps is among them."""
     tests: str | None = None
-    """The number of tasks in tests during meta-training, each of which costs as much as one of a validation."""
+    """The number of tasks in tests during meta-training, each of which costs as much as a validation task."""
 
     @property
     def validated_in_k_steps(self) -> bool:
-        """Whether a validation takes the K steps of meta-training."""
+        """Whether validation adapts for the K steps of meta-training."""
         return OWN_STEPS not in self.validations
 
 
@@ -72,7 +72,7 @@ USUAL = CostFields("steps", "meta_batch")
 
 
 def fields_of(experiment: Experiment[Any], config: Config) -> CostFields:
-    """The fields that matter; an experiment that is not named above is taken to call them by the usual names."""
+    """Return the cost fields of an experiment; those not listed above are assumed to use the usual names."""
     fields = FIELDS.get(experiment.name, USUAL)
     if config.method == "maml" and hasattr(config, "maml_steps"):
         fields = dataclasses.replace(fields, steps="maml_steps")
@@ -83,7 +83,7 @@ def fields_of(experiment: Experiment[Any], config: Config) -> CostFields:
 
 @dataclass(frozen=True)
 class Sample:
-    """A few meta-steps at some K."""
+    """Measurements of a few meta-steps at some K."""
 
     steps: int
     seconds: float
@@ -105,14 +105,17 @@ class Sample:
 
 
 def repeats(budget: float, seconds: float) -> int:
-    """The number of meta-steps of a sample, given the time of one: few if they are long, many if they are short."""
+    """Return the number of meta-steps to sample, given the time of one: few if they are slow, many if they are fast."""
     return max(FEWEST, min(MOST, int(budget / (3 * seconds))))
 
 
 def sample_at(
     experiment: Experiment[C], config: C, fields: CostFields, steps: int, tasks: int, meta_steps: int
 ) -> Sample | None:
-    """The first meta-step warms up, the last has a validation after it; the others are timed."""
+    """Measure a few meta-steps; the first is a warm-up, and the last is followed by a validation.
+
+    Returns None if the method has no meta-steps.
+    """
     changed = _changed(config, fields, steps, tasks, meta_steps, validated=True)
     with tempfile.TemporaryDirectory(prefix=SCRATCH) as place, buffers_watched() as buffers:
         directory = Path(place) / "run"
@@ -128,7 +131,7 @@ def sample_at(
 
 
 def flops_at(experiment: Experiment[C], config: C, fields: CostFields, steps: int, tasks: int) -> float:
-    """FLOPs of the second meta-step: the first one also tries whether tasks can be stacked."""
+    """Count the FLOPs of the second meta-step; the first one also tests whether tasks can be stacked."""
     counts = []
     for meta_steps in (1, 2):
         changed = _changed(config, fields, steps, tasks, meta_steps, validated=False)
@@ -139,7 +142,7 @@ def flops_at(experiment: Experiment[C], config: C, fields: CostFields, steps: in
 
 
 def _changed(config: C, fields: CostFields, steps: int, tasks: int, meta_steps: int, *, validated: bool) -> C:
-    """The settings of a sample; `validated` ends it with a validation, otherwise there is none."""
+    """Return the settings of a sample, with one validation at its end if `validated`, else with none."""
     changes: dict[str, Any] = {"meta_steps": meta_steps}
     if fields.steps:
         changes[fields.steps] = steps
@@ -154,12 +157,12 @@ def _changed(config: C, fields: CostFields, steps: int, tasks: int, meta_steps: 
 
 
 def validated_in_sample(config: Config, fields: CostFields) -> dict[str, int]:
-    """How many there are in a sample of what a validation's time is proportional to."""
+    """Return the reduced values of the settings that the time of a validation is proportional to."""
     return {name: min(int(getattr(config, name)), VALIDATED.get(name, 5)) for name in fields.validations}
 
 
 def steps_between(config: Config, tasks: int) -> int:
-    """The steps by which K must grow for the points that a share of the replay takes to grow in proportion."""
+    """Return the step in K that makes the number of replayed points, a share of all, grow in proportion."""
     per_step = getattr(config, "share", 1.0) * tasks
     exact = (k for k in range(1, COARSEST) if math.isclose(k * per_step, max(1, round(k * per_step)), rel_tol=1e-9))
     return next(exact, COARSEST)
@@ -167,7 +170,7 @@ def steps_between(config: Config, tasks: int) -> int:
 
 @contextmanager
 def buffers_watched() -> Iterator[list[tuple[int, int, int]]]:
-    """(entries, bytes per entry, memory budget) of every replay buffer that is closed inside the block."""
+    """Collect (entries, bytes per entry, memory budget) of every replay buffer that is closed inside the block."""
     seen: list[tuple[int, int, int]] = []
     close = ReplayBuffer.close
 
@@ -184,7 +187,7 @@ def buffers_watched() -> Iterator[list[tuple[int, int, int]]]:
 
 
 GROWTH = 0.05
-"""Memory that grows by less than this between the two values of K is taken not to grow with K."""
+"""Memory that grows by less than this fraction between two values of K is assumed not to grow with K."""
 
 
 @dataclass(frozen=True)
@@ -203,10 +206,10 @@ class CostEstimate:
     flops_per_meta_step: float
     """FLOPs of products and convolutions, forward and backward."""
     serial: bool
-    """Whether updates of φ follow one another (Algorithm 2, η = 1), so that ranks share adaptation only."""
+    """Whether updates of φ are sequential (Algorithm 2, η = 1), so that ranks share only adaptation."""
 
     def cluster_seconds(self, rate: float, ranks: int = 1) -> float:
-        """At `rate` FLOPs per second and rank; ranks share the tasks of a meta-step."""
+        """Return the seconds at `rate` FLOPs per second and rank, where ranks share the tasks of a meta-step."""
         require(
             rate > 0 and ranks >= 1, f"flops={rate:g}, ranks={ranks}: a rate above 0 and at least 1 rank are needed."
         )
@@ -244,21 +247,21 @@ def estimate_cost(experiment: Experiment[C], config: C, *, budget: float = 60.0)
     first = sample_at(experiment, config, fields, unit, few, FEWEST)
     if first is None:
         raise WarpgradError(f"{experiment.name} with method {config.method} meta-trains nothing: no time is spent.")
-    # A stack of tasks costs less than its tasks one by one: all of them are taken where two short samples can be paid.
+    # Stacked tasks cost less than one by one: use all of them if the budget allows two short samples.
     dear = first.seconds / (few * unit)
     taken = tasks if dear * tasks * 3 * 2 <= budget / 2 else few
     unit = steps_between(config, taken)
 
     def whole(k: int) -> int:
-        """K of a sample, so that the share of points to replay is not rounded much."""
+        """Round K of a sample down to a multiple of `unit`, so that the share of points to replay is hardly rounded."""
         return min(steps, max(1, k // unit) * unit)
 
     most = whole(max(2, int(budget / (6 * dear * taken))))
     short = whole(most // 3)
-    # Short as they are, samples run as the whole run would: traced, or compiled.
+    # Short as they are, samples must run the way the whole run does: traced, or compiled.
     with traced_at_once(), planned_for(getattr(config, "meta_steps", 1) * steps):
         samples = [sample_at(experiment, config, fields, short, taken, repeats(budget, dear * taken * short))]
-        # Recorded steps can be far cheaper than the first ones: the budget then pays for a sample nearer to the run.
+        # Traced steps can be far cheaper than the first ones: the budget then allows a sample closer to the run.
         step = samples[0].seconds / short if samples[0] is not None else dear * taken
         long = whole(max(most, int(budget / (6 * step)), short + unit))
         if long > short:
@@ -268,7 +271,7 @@ def estimate_cost(experiment: Experiment[C], config: C, *, budget: float = 60.0)
 
 
 def _flops_at(counts: dict[int, float], steps: int) -> float:
-    """Counts are exact, so a line through two of them is."""
+    """Extrapolate FLOPs along the line through two counts, which is exact because the counts are."""
     (k, fewer), *more = counts.items()
     return fewer + sum((count - fewer) * (steps - k) / (further - k) for further, count in more)
 
@@ -276,7 +279,7 @@ def _flops_at(counts: dict[int, float], steps: int) -> float:
 def estimate_lines(
     experiment: Experiment[C], config: C, *, flops: float | None = None, ranks: int = 1, budget: float = 60.0
 ) -> list[str]:
-    """Describe the estimate; with `flops`, a rate per second and rank, also for a cluster of `ranks`."""
+    """Describe the estimate; with `flops`, a rate per second and rank, also for a cluster of `ranks` processes."""
     title = f"{experiment.name}, {config.method}, preset {config.preset}: an estimate, nothing was run"
     return [title, *estimate_cost(experiment, config, budget=budget).lines(flops, ranks)]
 
@@ -287,13 +290,13 @@ def _extrapolated(
     last = samples[-1]
 
     def at(name: str) -> float:
-        """A quantity at the K asked for, from the line through the samples."""
+        """Extrapolate a field of the samples to the actual K."""
         return on_line([sample.steps for sample in samples], [getattr(sample, name) for sample in samples], steps)
 
     per_step = at("seconds") / share
     every = getattr(config, "validate_every", 0)
     validations = float(config.meta_steps // every if every else 0)
-    # In units of a sample's validation; the tests on the way take as long for each task.
+    # In units of a sample's validation; tests during meta-training take as long per task.
     for name, count in validated_in_sample(config, fields).items():
         validations *= getattr(config, name) / count
     if fields.tests and config.test_curve_every:
@@ -321,9 +324,9 @@ def _extrapolated(
 
 
 def on_line(xs: list[int], ys: list[float] | list[int], x: float) -> float:
-    """The line through the first and the last point; through 0 where it would start below, level where it would fall.
+    """Evaluate at x the line through the first and last point, or through 0 if it would start below.
 
-    No cost falls as steps are added: where it seems to, the clock was disturbed.
+    If the line would fall, return the last value: no cost falls as steps are added, so the clock was disturbed.
     """
     if xs[0] == xs[-1]:
         return ys[-1] * x / xs[-1] if xs[-1] != x else float(ys[-1])
@@ -335,7 +338,7 @@ def on_line(xs: list[int], ys: list[float] | list[int], x: float) -> float:
 
 
 def in_time_unit(seconds: float) -> str:
-    """Seconds in a readable unit."""
+    """Format seconds in a readable unit."""
     for unit, length in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"
@@ -343,7 +346,7 @@ def in_time_unit(seconds: float) -> str:
 
 
 def in_byte_unit(count: float) -> str:
-    """Bytes in a readable unit."""
+    """Format bytes in a readable unit."""
     for unit, length in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= length:
             return f"{count / length:.2f} {unit}"

@@ -1,4 +1,4 @@
-"""What the experiments on images share in scoring: on the way, and of a finished run on held-out tasks."""
+"""Scoring that the image experiments share: during meta-training, and of a finished run on held-out tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from warpgrad.training.loop import Validation
 
 
 class ScoredConfig(Protocol):
-    """The settings of an experiment that say how often a run is scored on the way."""
+    """The settings of an experiment that say how often a run is scored during meta-training."""
 
     @property
     def meta_steps(self) -> int: ...
@@ -33,9 +33,9 @@ class ScoredConfig(Protocol):
 
 
 def scores_on_the_way(config: ScoredConfig, metric: str, validate: Validation, test: Validation) -> dict[str, Any]:
-    """Keywords for `meta_train`: the largest `metric` of `validate` chooses the weights that are kept.
+    """Return keyword arguments for `meta_train` that keep the weights with the largest `metric` of `validate`.
 
-    `test` chooses nothing, and is measured only where the settings ask for a curve.
+    `test` selects nothing; it is measured only if the settings ask for a curve.
     """
     return {
         "validate": validate,
@@ -48,7 +48,7 @@ def scores_on_the_way(config: ScoredConfig, metric: str, validate: Validation, t
 
 @dataclass(frozen=True)
 class AdaptationCurve:
-    """How adaptation to one held-out task went."""
+    """The learning curve of adaptation to one held-out task."""
 
     tested_at: list[int]
     accuracy: list[float]
@@ -56,7 +56,7 @@ class AdaptationCurve:
     loss: list[float]
 
     def until(self, steps: int) -> AdaptationCurve:
-        """The part of the curve up to `steps`, which must be one of the steps at which it was tested."""
+        """Return the curve up to `steps`, which must be one of the steps in `tested_at`."""
         end = self.tested_at.index(steps) + 1
         return AdaptationCurve(self.tested_at[:end], self.accuracy[:end], self.loss[:end])
 
@@ -73,7 +73,7 @@ def mean(values: Iterable[float]) -> float:
 
 
 def print_notes(notes: Sequence[str]) -> list[str]:
-    """Print the notes to stderr, and return them."""
+    """Print the notes to stderr and return them as a list."""
     for line in notes:
         print(line, file=sys.stderr, flush=True)
     return list(notes)
@@ -82,9 +82,9 @@ def print_notes(notes: Sequence[str]) -> list[str]:
 def trained_method(
     make: Callable[[bool], Method], checkpoint: Path, *, adapts_head: bool = True
 ) -> tuple[Method, list[str]]:
-    """The method of a run with its best weights, and the names of parameters that do not fit and are drawn again.
+    """Return the method of a run with its best weights, and the names of parameters that do not fit and are reset.
 
-    Only the head may: it is then drawn afresh on every task, and what a rule or T knew of it begins at its start value.
+    Only the head may be reset: it is then drawn on every task, and its entries in a rule or T return to initial values.
 
     Args:
         make: The method for these settings, at its start; its argument says whether the head is to be a fresh one.
@@ -112,7 +112,7 @@ def trained_method(
 
 
 def other_data(data: str, name: str, run: Path) -> list[str]:
-    """What the output says where a run is tested on other `data`, called `name`, than it was meta-trained on."""
+    """Return a note for the output if `data`, called `name`, differs from the data the run was meta-trained on."""
     before = read_json(run / "config.json")["data"]
     if data == before:
         return []
@@ -120,7 +120,7 @@ def other_data(data: str, name: str, run: Path) -> list[str]:
 
 
 def note(anew: Sequence[str]) -> list[str]:
-    """A note on parameters that start fresh, for the output."""
+    """Return a note for the output on the parameters that were reset, if any."""
     if not anew:
         return []
     return [
@@ -130,7 +130,7 @@ def note(anew: Sequence[str]) -> list[str]:
 
 
 def _misfits(own: Weights, stored: Weights) -> list[str]:
-    """The parameters of the head, if any of them has another shape; the whole head is drawn again then."""
+    """Return the parameters of the head if any of them has another shape, since the whole head is then reset."""
     heads = {
         group: [name for name in entries if name.split(".")[0] == HEAD and name in stored[group]]
         for group, entries in own.items()

@@ -1,5 +1,5 @@
-"""What the methods of several experiments share: how they are meta-trained, and networks whose weights the seed decides
-alone, so that all methods of a seed begin alike."""
+"""What the methods of several experiments share: how they are meta-trained, and networks whose initial weights depend
+only on the seed, so that all methods of a seed start from the same ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from warpgrad.layers.variance import root_mean_square
 T = TypeVar("T")
 
 WARP, HEAD = "warp", "head"
-"""How the names of warp-layers begin, and the name of the head."""
+"""The prefix of the names of warp-layers, and the name of the head."""
 
 Shape = tuple[int, int, int]
 """Channels, height and width of the images."""
@@ -41,26 +41,26 @@ class Recipe:
 
 
 def adam(**lrs: float) -> dict[Any, OptimiserFactory]:
-    """Adam for every group of meta-parameters, each with its own step size: `adam(phi=0.01, theta0=0.001)`."""
+    """Return Adam for each group of meta-parameters with its step size, e.g. `adam(phi=0.01, theta0=0.001)`."""
     return {group: partial(torch.optim.Adam, lr=lr) for group, lr in lrs.items()}
 
 
 def keyed(seed: int, role: str, make: Callable[[], T]) -> T:
-    """Whatever weights `make` draws, drawn by the seed."""
+    """Call `make` with its random draws determined by the seed and the role."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(fold(seed, role))
         return make()
 
 
 def plain_network(seed: int, make: Callable[[], nn.Sequential]) -> nn.Sequential:
-    """The network that `make` builds, at the weights that all methods of a seed begin with."""
+    """Build the network with the initial weights that all methods of a seed share."""
     return keyed(seed, "network", make)
 
 
 def warped_network(
     seed: int, make: Callable[..., nn.Sequential], warp_init: str, inputs: Tensor | None = None, **warping: Any
 ) -> nn.Sequential:
-    """The network that `make(**warping)` builds, at the weights of `make()`, the same one without warp-layers.
+    """Build the network `make(**warping)` with the weights of `make()`, the same network without warp-layers.
 
     Args:
         seed: Decides the weights, those of the warp-layers by a draw of their own.
@@ -86,8 +86,8 @@ def warped_network(
 
 
 def activation_sizes(network: nn.Module, inputs: Tensor) -> dict[str, Any]:
-    """The root mean squares of activations in front of (`before`) and behind (`after`) every warp-layer of a sequential
-    network, and of the `head`'s inputs, with batch statistics in batch-norm."""
+    """Return the root mean squares of activations `before` and `after` every warp-layer of a sequential network, and of
+    the inputs of its `head`; batch-norm uses batch statistics."""
     names = {child: name for name, child in network.named_children()}
     sizes = [(names[child], root_mean_square(activations)) for child, activations in _passed(network, inputs)]
     warps = [place for place, (name, _) in enumerate(sizes) if name.startswith(WARP)]
@@ -99,8 +99,10 @@ def activation_sizes(network: nn.Module, inputs: Tensor) -> dict[str, Any]:
 
 
 def _passed(network: nn.Module, inputs: Tensor) -> Iterator[tuple[nn.Module, Tensor]]:
-    """Every child with its input; a child may be changed before the next one is requested. Batch-norm uses the
-    statistics of the batch, and its running ones are left alone."""
+    """Yield every child with its input; a child may be changed before the next one is requested.
+
+    Batch-norm uses the statistics of the batch, and its running statistics are not updated.
+    """
     activations = inputs
     for child in network.children():
         yield child, activations
@@ -109,7 +111,7 @@ def _passed(network: nn.Module, inputs: Tensor) -> Iterator[tuple[nn.Module, Ten
 
 
 def convnet(shape: Shape, ways: int, widths: Sequence[int], **options: Any) -> partial[nn.Sequential]:
-    """Makes the network of App. H for images of this shape, without warp-layers; `options` as in `warp_convnet`."""
+    """Return a factory of the network of App. H without warp-layers; `options` are those of `warp_convnet`."""
     return partial(
         warp_convnet,
         shape[0],
@@ -123,7 +125,7 @@ def convnet(shape: Shape, ways: int, widths: Sequence[int], **options: Any) -> p
 
 
 def side_of(shape: Shape) -> int:
-    """The side of square images."""
+    """Return the side length of square images; others are refused."""
     _, height, width = shape
     require(height == width, f"images are {height}×{width}; the network takes square ones.")
     return height

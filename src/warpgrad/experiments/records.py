@@ -1,4 +1,4 @@
-"""Results on record: one JSON file per table, from which the table and its page can be built without any run.
+"""Records of results: one JSON file per table, from which the table and its page can be built without any run.
 
 A record names its table and holds, for every run:
 
@@ -7,10 +7,10 @@ A record names its table and holds, for every run:
     series        every number of every meta-step, by name; long runs in blocks of neighbouring steps
     evaluation    results per held-out task, learning curves, the data that were read and their hash
 
-and of a search, under `diverged`, the trials that ended with NaN or infinite values.
+and, for a search, under `diverged`, the trials that ended with NaN or infinite values.
 
-So a table can be built again where only some of its runs are available: the others are taken from the record, each with
-the commit and the machine it was made on.
+A table can thus be rebuilt where only some of its runs are available: the others are taken from the record, each with
+the commit and the machine that produced it.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from warpgrad.training.run_directory import DIAGNOSTICS, TIMES
 
 FORMAT = 2
 POINTS = 1000
-"""Longer series are averaged over blocks of meta-steps; this is the largest number of blocks."""
+"""The largest number of points in a series; longer ones are averaged over blocks of meta-steps."""
 
 Recorded = tuple[Run, dict[str, Any]]
-"""A run as it is on record, and its evaluation."""
+"""A run from a record, and its evaluation."""
 _PARTS = {"label": str, "config": dict, "summary": dict, "series": dict, "evaluation": dict}
 
 
 @dataclass(frozen=True)
 class Record:
-    """A table as it is on record."""
+    """The content of a record: one table."""
 
     table: str
     title: str
     preset: str
     papers: Mapping[str, float | None]
-    """Label of a row -> the published figure beside it, rows in the table's order."""
+    """Label of a row -> the published figure, with rows in the table's order."""
     entries: Sequence[dict[str, Any]]
     """One per run."""
     diverged: Sequence[Diverged] = ()
     """The trials of a search that diverged."""
 
     def groups(self) -> list[Group]:
-        """The rows with their runs."""
+        """Return the rows with their runs."""
         found = []
         for label, paper in self.papers.items():
             own = [self._loaded(entry) for entry in self.entries if entry["label"] == label]
@@ -63,11 +63,11 @@ class Record:
         return found
 
     def find(self, wanted: Mapping[str, Any]) -> Recorded | None:
-        """The run under these very settings, None where none is on record; a setting left open is open here too."""
+        """Return the run with exactly these settings, or None; a wanted setting that is None matches any value."""
         return next((self._loaded(entry) for entry in self.entries if _under(entry["config"], wanted)), None)
 
     def find_diverged(self, wanted: Mapping[str, Any]) -> Diverged | None:
-        """The trial that diverged under exactly these settings, or None."""
+        """Return the trial that diverged with exactly these settings, or None."""
         return next((trial for trial in self.diverged if _under(trial.config, wanted)), None)
 
     def _loaded(self, entry: dict[str, Any]) -> Recorded:
@@ -77,7 +77,7 @@ class Record:
 
 
 def write_record(path: Path, table: RunTable, preset: str, results: Results) -> None:
-    """Put a table on record; raises for runs that cannot be repeated, and where drawn data would replace real data."""
+    """Write the record of a table; raise for runs that cannot be repeated, or if drawn data would replace real data."""
     rows = []
     for group in results.groups:
         for run, evaluation in zip(group.runs, group.evaluations, strict=True):
@@ -111,15 +111,14 @@ def write_record(path: Path, table: RunTable, preset: str, results: Results) -> 
 
 
 def _set(content: Mapping[str, Any]) -> bytes:
-    """A record as it stands in its file: one line for each run, for of thousands of numbers nobody reads one to a
-    line."""
+    """Serialise a record with one line per run, because nobody reads thousands of numbers on a line each."""
     opening = json.dumps({name: part for name, part in content.items() if name != "runs"}, ensure_ascii=False)
     lines = ",\n".join(json.dumps(row, sort_keys=True, ensure_ascii=False) for row in content["runs"])
     return f'{opening.removesuffix("}")}, "runs": [\n{lines}\n]}}\n'.encode()
 
 
 def check_record(path: Path) -> bool:
-    """Whether a record has a checksum; refuses one of which any byte has changed."""
+    """Return whether a record has a checksum; raise if any byte of it has changed."""
     read_record(path)
     data = read_bytes(path, JSON_BYTES, follow=True)
     content = json.loads(data)
@@ -129,7 +128,7 @@ def check_record(path: Path) -> bool:
 
 
 def read_record(path: Path) -> Record:
-    """A record, checked to be one."""
+    """Read a record, and check that it is one."""
     try:
         content = unsealed(json.loads(read_bytes(path, JSON_BYTES, follow=True)), path, "restore it or name another")
     except FileNotFoundError:
@@ -144,7 +143,7 @@ def read_record(path: Path) -> Record:
 
 
 def check_commit(commit: str | None, whose: str) -> None:
-    """Refuse what was made from source that no commit holds."""
+    """Raise if there is no commit, or if the source tree had uncommitted changes."""
     if commit is None:
         raise WarpgradError(f"{whose} has no commit: work in a checkout of the project, or leave out --record.")
     require(
@@ -155,10 +154,10 @@ def check_commit(commit: str | None, whose: str) -> None:
 
 
 def packed_series(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The lines of metrics.jsonl, name by name: a list where every step has a value, else (step, value) pairs.
+    """Regroup the lines of metrics.jsonl by name: a list if every step has a value, else (step, value) pairs.
 
-    Of more than `POINTS` steps, blocks of neighbours are kept: their last step, times in sum, all else in the mean.
-    What only some steps have, such as validations, is kept as it is. Diagnostics stay in the run directory.
+    More than `POINTS` steps are merged in blocks of neighbours: the last step, the sum of times, the mean of the rest.
+    Values that only some steps have, such as validations, are not merged. Diagnostics stay in the run directory.
     """
     width = math.ceil(len(metrics) / POINTS) if metrics else 1
     blocks = [metrics[begin : begin + width] for begin in range(0, len(metrics), width)]
@@ -172,7 +171,7 @@ def packed_series(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def unpacked_series(series: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The inverse of `packed_series`, as far as it goes."""
+    """Invert `packed_series`, except for the merging of steps."""
     lines: dict[int, dict[str, Any]] = {step: {"step": step} for step in series.get("step", [])}
     for name, values in series.items():
         if name in ("block", "step"):
@@ -184,7 +183,7 @@ def unpacked_series(series: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _under(config: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether a config has these settings; one that is None is open."""
+    """Return whether a config has these settings, where None matches any value."""
     own = settings_of(config)
     return own.keys() == wanted.keys() and all(value is None or own[name] == value for name, value in wanted.items())
 
@@ -196,7 +195,7 @@ def _merged(name: str, values: list[Any]) -> Any:
 
 
 def _shortened(value: Any, digits: int) -> Any:
-    """A JSON value with its numbers in so many digits; seven are what single precision holds. Records stay for good."""
+    """Round the numbers in a JSON value to keep records small; seven digits are what single precision holds."""
     if isinstance(value, Mapping):
         return {name: _shortened(part, digits) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -205,7 +204,7 @@ def _shortened(value: Any, digits: int) -> Any:
 
 
 def _data(entries: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The data sets that results are about."""
+    """Return the data sets of the entries."""
     return {str(entry["evaluation"]["data"]) for entry in entries if "data" in entry["evaluation"]}
 
 

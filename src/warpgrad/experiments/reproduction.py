@@ -1,7 +1,7 @@
-"""`reproduce`: a declared table of runs, done by N worker processes, and resumed where it stopped.
+"""`reproduce`: run a declared table in N worker processes, and resume it where it stopped.
 
-Every cell is an ordinary run directory, made by the ordinary command, so each can be looked at, resumed and repeated
-alone. Cells that are finished are not run again, nor, where that is asked for, those that are on record.
+Every cell is an ordinary run directory, made by the ordinary command, so each can be inspected, resumed and repeated
+on its own. Finished cells are not run again, nor, if a record is given, those that it contains.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from warpgrad.version import commit
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that did not end well: its exit code and its last words."""
+    """A run that failed: its exit code and the last line of its output."""
 
     code: int
     words: str
@@ -45,9 +45,9 @@ class PlannedRun:
 
 
 def cells(experiment: Experiment[Any], table: RunTable, root: Path, preset: str, seeds: int | None) -> list[PlannedRun]:
-    """All runs of a table, seed by seed, so that a table that is cut short is complete for its first seeds.
+    """Return all runs of a table, seed by seed, so that an interrupted table is complete for its first seeds.
 
-    A run is named by its settings, so that tables that share a run share its directory.
+    Runs are named by their settings, so that tables that have a run in common share its directory.
     """
     rows = table.rows_at(preset)
     counts = {row.label: table.seeds_of(row, preset) if seeds is None else seeds for row in rows}
@@ -61,14 +61,14 @@ def cells(experiment: Experiment[Any], table: RunTable, root: Path, preset: str,
 
 
 def finished(experiment: Experiment[Any], cell: PlannedRun) -> bool:
-    """Whether the run exists, is complete, and has exactly these settings."""
+    """Return whether the run exists, is complete, and has exactly these settings."""
     return concluded(experiment, cell.config, cell.directory, threads=1) is not None
 
 
 def run_cells(
     experiment: Experiment[Any], todo: list[PlannedRun], workers: int, say: Callable[[str], None]
 ) -> dict[PlannedRun, Failure]:
-    """Run cells in `workers` processes of one thread each; returns those that failed."""
+    """Run cells in `workers` processes of one thread each, and return those that failed."""
     require(workers >= 1, f"workers={workers}: at least 1 process must work.")
     waiting = list(todo)
     active: dict[Worker, tuple[PlannedRun, float]] = {}
@@ -76,10 +76,10 @@ def run_cells(
     spoke = time.monotonic()
     try:
         with Interrupts() as interrupts:
-            # Signals wait while a worker is being started or counted; they are heard in between.
+            # Signals are held back while workers are started or counted, and handled in between.
             interrupts.hold()
             while waiting or active:
-                # A run that outlived its table is ending: its directory is waited for.
+                # A run left over from an earlier table may still be ending: wait until its directory is unlocked.
                 free = [cell for cell in waiting if not is_locked(cell.directory / LOCK)]
                 for cell in free[: workers - len(active)]:
                     waiting.remove(cell)
@@ -111,7 +111,7 @@ def run_cells(
 
 
 def _so_far(cell: PlannedRun) -> str:
-    """How far a run is, by the lines of its metrics."""
+    """Describe how far a run is, by the number of lines in its metrics."""
     metrics, wanted = cell.directory / "metrics.jsonl", getattr(cell.config, "meta_steps", 0)
     done = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
     if not done:
@@ -130,11 +130,11 @@ def reproduce(
     recording: bool = False,
     record: Record | None = None,
 ) -> Results:
-    """Run what is missing of a table; returns its rows with their runs.
+    """Run what is missing of a table, and return its rows with their runs.
 
-    Where it is for `recording`, runs that no record may hold are refused before the first one starts. Runs that are on
-    `record` under the very same settings are not missing. In a search, a row of which any run diverged is a trial that
-    diverged; elsewhere a run that diverges fails the table.
+    With `recording`, runs that may not be recorded are refused before the first one starts. Runs that `record` has with
+    exactly the same settings are not missing. In a search, a row with a diverged run is a trial that diverged; in other
+    tables, a run that diverges is a failure.
     """
 
     every = cells(experiment, table, root, preset, seeds)
@@ -174,7 +174,7 @@ def reproduce(
 
 
 def asked_for(experiment: Experiment[Any], preset: str, cell: PlannedRun) -> dict[str, Any]:
-    """The settings of a run as its table asks for them: data that it leaves open, and this machine lacks, are open."""
+    """Return the settings of a run as its table declares them, with `data` None if the table leaves it open."""
     wanted = stored_settings(experiment, cell.config)
     if "data" in wanted and declared_data(experiment, preset, cell) is None:
         wanted["data"] = None
@@ -182,13 +182,13 @@ def asked_for(experiment: Experiment[Any], preset: str, cell: PlannedRun) -> dic
 
 
 def declared_data(experiment: Experiment[Any], preset: str, cell: PlannedRun) -> str | None:
-    """The data that a table names for a run; None where the best available data are used."""
+    """Return the data that a table names for a run, or None if the best available data are used."""
     declared: str | None = cell.row.settings_at(preset).get("data", getattr(experiment.presets[preset], "data", None))
     return declared
 
 
 def check_real(experiment: Experiment[Any], preset: str, todo: list[PlannedRun]) -> None:
-    """Refuse to put results on record that would be on drawn data because there are no real ones here."""
+    """Refuse to record runs that would use drawn data only because the real data are not available here."""
     for cell in todo:
         require(
             getattr(cell.config, "data", None) != DRAWN or declared_data(experiment, preset, cell) is not None,

@@ -1,4 +1,4 @@
-"""A run from settings to summary: train, evaluate, write down what was done, with what, and how long it took."""
+"""A run from settings to summary: train, evaluate, and write down what was run, with what, and how long it took."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ logger = logging.getLogger(__name__)
 
 
 def stored_settings(experiment: Experiment[C], config: C) -> dict[str, Any]:
-    """The config as it stands in config.json."""
+    """Return the config as JSON values, as config.json stores it."""
     values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=str))
     return {"experiment": experiment.name, **values}
 
 
 def run_settings(experiment: Experiment[C], config: C, threads: int | None = None) -> dict[str, Any]:
-    """The settings of a run that is carried out: with its threads (this process's if None), for they change the order
-    of sums and with it the last bits of every number."""
+    """Return the settings of an actual run: with its number of threads (this process's if None), because it changes the
+    order of sums and thus the last bits of every number, and with the checksums of what it reads."""
     threads = torch.get_num_threads() if threads is None else threads
     return {**stored_settings(experiment, config), **({} if threads == 1 else {"threads": threads}), **read_by(config)}
 
 
 def read_by(config: Config) -> dict[str, str]:
-    """SHA-256 of what a run reads besides its settings, as far as it is here: a prepared data set, an encoder."""
+    """Return the SHA-256 of what a run reads besides its settings, if present: a prepared data set, an encoder."""
     found = {
         "data_sha256": content_hash(data) if (data := getattr(config, "data", None)) else None,
         "encoder_sha256": weights_hash(encoder) if (encoder := getattr(config, "encoder", None)) else None,
@@ -61,8 +61,10 @@ def read_by(config: Config) -> dict[str, str]:
 
 
 def check_same_read(directory: Path, config: Config) -> None:
-    """Refuse to test a run on data, or with an encoder, that have taken the place of its own under the same name.
-    Under another name they are what is asked for."""
+    """Refuse to test a run if its data or encoder has been replaced by another one under the same name.
+
+    Under a different name, the replacement is intended.
+    """
     stored = read_object(directory / "config.json")
     named = [name for name in READ if stored.get(what := name.removesuffix("_sha256")) == getattr(config, what, None)]
     check_read({name: stored[name] for name in named if name in stored}, read_by(config), directory)
@@ -71,9 +73,9 @@ def check_same_read(directory: Path, config: Config) -> None:
 def meta_trained(
     experiment: Experiment[C], config: C, execution: Execution, recipe: Recipe, tasks: TaskFamily, **scores: Any
 ) -> int:
-    """Meta-train into the run directory, or resume the run there; returns the meta-steps done.
+    """Meta-train into the run directory, or resume the run there, and return the number of meta-steps done.
 
-    `scores` are what `meta_train` is to measure on the way: `validate`, `test`, `early_stopping` and how often.
+    `scores` are the arguments of `meta_train` for scoring: `validate`, `test`, `early_stopping` and how often.
     """
     every = run_settings(experiment, config)
     if recipe.schedule is not None and not execution.fresh:
@@ -98,7 +100,7 @@ def meta_trained(
 
 
 def check_length(meta_steps: int, directory: Path) -> None:
-    """Refuse to carry a run on whose schedule has brought the step size to 0, or is bound to."""
+    """Refuse to extend a run beyond its schedule, which takes the step size to 0 at the planned end."""
     path = directory / "config.json"
     planned = read_object(path).get("meta_steps") if path.exists() else meta_steps
     require(
@@ -109,7 +111,7 @@ def check_length(meta_steps: int, directory: Path) -> None:
 
 
 def without_meta_training(experiment: Experiment[C], config: C, execution: Execution) -> int:
-    """A run of a method that learns nothing across tasks: a run directory with no meta-steps in it."""
+    """Create the run directory of a method that is not meta-trained, and return its number of meta-steps, 0."""
     directory = RunDirectory(execution.directory, run_settings(experiment, config), fresh=execution.fresh)
     try:
         directory.begin_metrics(0)
@@ -119,7 +121,7 @@ def without_meta_training(experiment: Experiment[C], config: C, execution: Execu
 
 
 def run_name(experiment: Experiment[C], config: C) -> str:
-    """PRESET-METHOD-seedN, with every other setting that differs from the preset: runs that differ never share one."""
+    """Return PRESET-METHOD-seedN with all other settings that differ from the preset, so that names are unique."""
     named = ("preset", "method", "seed")
     changed = [f"{name}={value}" for name, value in _changed(experiment, config).items() if name not in named]
     name = "-".join([config.preset, config.method, *changed, f"seed{config.seed}"])
@@ -127,20 +129,20 @@ def run_name(experiment: Experiment[C], config: C) -> str:
 
 
 def execute(experiment: Experiment[C], config: C, execution: Execution) -> dict[str, Any]:
-    """Train and evaluate; a finished run is not repeated. Returns the summary.
+    """Train and evaluate a run unless it is finished, and return its summary.
 
-    Where torchrun has started several processes, all train, and rank 0 evaluates, writes and speaks: it alone returns,
-    the others end here with the exit code that it will have.
+    If torchrun has started several processes, all of them train, and rank 0 evaluates, writes and prints. Only rank 0
+    returns; the others exit here with the same exit code.
     """
     ranks = current_ranks(check_device(config.device))
-    made_by = origin(ranks.size)  # now: the source may be another when the run ends
+    made_by = origin(ranks.size)  # now, because the source may have changed when the run ends
     try:
         with ranks.share_errors():
             # Rank 0 alone opens the directory; until its summary is written, no other process may change the run.
             with _divergence(), reserved(execution.directory) if ranks.first else nullcontext():
                 steps = experiment.train(config, execution)
                 summary = ranks.from_first(lambda: conclude(experiment, config, execution.directory, steps, made_by))
-            # Whether it could be written is known to all before any goes.
+            # All ranks learn whether the summary could be written before any of them exits.
             ranks.total(())
     except RankLostError:
         raise
@@ -155,7 +157,7 @@ def execute(experiment: Experiment[C], config: C, execution: Execution) -> dict[
 
 @contextmanager
 def _divergence() -> Iterator[None]:
-    """A matrix that cannot be inverted or factorised any more is how KFAC diverges."""
+    """Convert errors of linear algebra to `NonFiniteError`: KFAC diverges by a matrix that cannot be factorised."""
     try:
         yield
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
@@ -163,14 +165,14 @@ def _divergence() -> Iterator[None]:
 
 
 def origin(processes: int) -> dict[str, Any]:
-    """What the numbers are made by and on."""
+    """Return the versions, the commit and the hardware that produce the results."""
     return {"versions": versions(), "commit": commit(), "hardware": {**hardware(), "processes": processes}}
 
 
 def conclude(
     experiment: Experiment[C], config: C, directory: Path, steps: int, made_by: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Evaluate a trained run and sum it up, unless that is done; `made_by` as from `origin`."""
+    """Evaluate a trained run and write its summary, unless that is done; `made_by` is what `origin` returned."""
     if (found := concluded(experiment, config, directory)) is not None and found["steps"] == steps:
         return found
     evaluation = evaluate_run(experiment, config, directory)
@@ -196,8 +198,11 @@ def conclude(
 def concluded(
     experiment: Experiment[C], config: C, directory: Path, threads: int | None = None
 ) -> dict[str, Any] | None:
-    """The summary of a run that has ended under these very settings; None where there is none, or of fewer meta-steps
-    than there are now. One that is damaged is none, and said."""
+    """Return the summary of a finished run with exactly these settings, or None.
+
+    A summary that was written after fewer meta-steps than there are now does not count, nor does a damaged one, which
+    is logged.
+    """
     if not all((directory / name).exists() for name in ("summary.json", "evaluation.json", "config.json")):
         return None
     stored, asked = read_object(directory / "config.json"), run_settings(experiment, config, threads)
@@ -222,7 +227,7 @@ def concluded(
 
 
 def _is_summary(summary: Mapping[str, Any]) -> bool:
-    """Whether what stands in summary.json can be told as a result: meta-steps, and numbers by name."""
+    """Return whether the content of summary.json is a result: a number of meta-steps, and metrics that are numbers."""
     metrics = summary.get("metrics")
     return (
         type(summary.get("steps")) is int
@@ -232,7 +237,7 @@ def _is_summary(summary: Mapping[str, Any]) -> bool:
 
 
 def evaluate_run(experiment: Experiment[C], config: C, directory: Path) -> dict[str, Any]:
-    """Test a trained run and keep the result beside it."""
+    """Test a trained run and write the result to its evaluation.json."""
     began, worked = time.monotonic(), time.process_time()
     evaluation = experiment.evaluate(config, directory)
     evaluation["seconds"] = time.monotonic() - began
@@ -243,7 +248,7 @@ def evaluate_run(experiment: Experiment[C], config: C, directory: Path) -> dict[
 
 
 def training_seconds(directory: Path) -> dict[str, float]:
-    """Wall time of meta-training with all that is scored on its way, and processor time of its meta-steps alone."""
+    """Return the wall time of meta-training, including validations and tests, and the processor time of meta-steps."""
     records = [json.loads(line) for line in read_bytes(directory / "metrics.jsonl").splitlines()]
     scored = ("validation_seconds", "test_seconds")
     wall = sum(record["seconds"] + sum(record.get(name, 0.0) for name in scored) for record in records)
@@ -251,7 +256,7 @@ def training_seconds(directory: Path) -> dict[str, float]:
 
 
 def check_device(name: str) -> torch.device:
-    """The device, if this machine has it."""
+    """Return the device, or raise if this machine does not have it."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
@@ -261,24 +266,24 @@ def check_device(name: str) -> torch.device:
 
 
 def command(experiment: Experiment[C], config: C) -> str:
-    """The command that makes this run, to be typed into a shell."""
+    """Return the shell command that makes this run."""
     return shlex.join(["warpgrad", *command_words(experiment, config)])
 
 
 def command_words(experiment: Experiment[C], config: C) -> list[str]:
-    """The run as words, with every setting that differs from the preset."""
+    """Return the arguments of `warpgrad` for this run, with every setting that differs from the preset."""
     changed = [word for name, value in _changed(experiment, config).items() for word in option(name, value)]
     return ["run", experiment.name, "--preset", config.preset, *changed]
 
 
 def _changed(experiment: Experiment[C], config: C) -> dict[str, Any]:
-    """The settings that differ from the preset's for this method, and the method where it is not the preset's own."""
+    """Return the settings that differ from the preset's for this method, and the method if it is not the preset's."""
     base = {**vars(experiment.preset(config.preset, config.method)), "method": experiment.preset(config.preset).method}
     return {name: value for name, value in vars(config).items() if value != base[name]}
 
 
 def option(name: str, value: Any) -> list[str]:
-    """One setting as command-line words."""
+    """Return one setting as command-line arguments."""
     flag = "--" + name.replace("_", "-")
     if isinstance(value, bool):
         return [flag if value else "--no-" + name.replace("_", "-")]
@@ -288,6 +293,6 @@ def option(name: str, value: Any) -> list[str]:
 
 
 def python_command(experiment: Experiment[C], config: C, directory: Path) -> list[str]:
-    """The same run as a process of its own."""
+    """Return the command that makes this run in a separate process."""
     words = command_words(experiment, config)
     return [sys.executable, "-m", "warpgrad", *words, "--out", str(directory), "--quiet"]

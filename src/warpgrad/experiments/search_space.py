@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from warpgrad.errors import require
 
 Option = bool | int | float | str | tuple[int | float | str, ...] | None
-"""A value that can be chosen; of a setting that is a list, the whole list."""
+"""A value that can be chosen; for a setting that is a list, the whole list."""
 
 
 Number = TypeVar("Number", int, float)
@@ -30,12 +30,12 @@ class _Range(Generic[Number]):
 
     @property
     def extremes(self) -> tuple[Option, ...]:
-        """Values that must be valid settings; if they are, all others in between are."""
+        """Values that must be valid settings; if they are, so are all values in between."""
         return (self.low, self.high)
 
 
 class FloatRange(_Range[float]):
-    """Numbers from `low` to `high`; with `log`, every factor is as likely as every other."""
+    """Numbers from `low` to `high`, uniform or, with `log`, uniform on a logarithmic scale."""
 
 
 class IntRange(_Range[int]):
@@ -44,7 +44,7 @@ class IntRange(_Range[int]):
 
 @dataclass(frozen=True)
 class Choices:
-    """One of some values, each as likely as the others."""
+    """One of several values, all equally likely."""
 
     choices: tuple[Option, ...]
 

@@ -1,4 +1,4 @@
-"""Settings in a JSON file, each checked against what the experiment's config says it takes."""
+"""Settings in a JSON file, each checked against its type in the experiment's config."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from warpgrad.experiments.base import Config, Declaration
 from warpgrad.io import JSON_BYTES, DamagedError, read_bytes, settings_of, unsealed
 
 LARGEST = 10**300
-"""Integers from here on are no numbers of floating point."""
+"""Integers of this magnitude or more are not converted to floating point."""
 _KINDS: dict[Any, str] = {
     bool: "true or false",
     int: "an integer",
@@ -26,7 +26,7 @@ _KINDS: dict[Any, str] = {
 
 
 def read_settings(path: Path, experiment: Declaration[Any]) -> dict[str, Any]:
-    """The settings in a file, by name. It may be a run's own config.json, of the same experiment."""
+    """Read settings by name from a file, which may be the config.json of a run of the same experiment."""
     values = settings_of(read_named(path))
     of = values.pop("experiment", experiment.name)
     require(of == experiment.name, f"{path} holds settings of {of}, not of {experiment.name}.")
@@ -34,7 +34,7 @@ def read_settings(path: Path, experiment: Declaration[Any]) -> dict[str, Any]:
 
 
 def fitted_settings(values: Mapping[str, Any], experiment: Declaration[Any], path: Path) -> dict[str, Any]:
-    """Settings as the config holds them; refuses, in the name of the file, one that it does not have or not so."""
+    """Convert settings to the types of the config; errors about unknown or ill-typed settings name the file."""
     kinds, found = setting_kinds(experiment), {}
     for name, value in values.items():
         check_known(name, kinds, experiment, path)
@@ -46,7 +46,7 @@ def fitted_settings(values: Mapping[str, Any], experiment: Declaration[Any], pat
 
 
 def read_named(path: Path) -> dict[str, Any]:
-    """A JSON object; one that we wrote is compared with its checksum."""
+    """Read a JSON object, and verify its checksum if it has one."""
     require(path.is_file(), f"{path} is not a file; name a JSON file.")
     try:
         values = unsealed(json.loads(read_bytes(path, JSON_BYTES, follow=True)), path, "write it again")
@@ -60,7 +60,7 @@ def read_named(path: Path) -> dict[str, Any]:
 
 
 def setting_kinds(experiment: Declaration[Any]) -> dict[str, Any]:
-    """Setting -> its type."""
+    """Return a mapping from each setting to its type."""
     preset: Config = next(iter(experiment.presets.values()))
     return typing.get_type_hints(type(preset))
 
@@ -74,7 +74,7 @@ def check_known(name: str, kinds: dict[str, Any], experiment: Declaration[Any], 
 
 
 def fitted(value: Any, kind: Any) -> Any:
-    """The value as the config holds it: a list as a tuple, an integer as a float where it takes one."""
+    """Convert a value to the type of its setting: a list to a tuple, an integer to a float where one is expected."""
     for member in members(kind):
         if typing.get_origin(member) is Literal:
             if any(type(value) is type(choice) and value == choice for choice in typing.get_args(member)):
@@ -90,7 +90,7 @@ def fitted(value: Any, kind: Any) -> Any:
 
 
 def members(kind: Any) -> tuple[Any, ...]:
-    """The types that a setting may have: those of a union, or the one."""
+    """Return the types that a setting may have: the members of a union, or the type itself."""
     return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
 
 

@@ -1,4 +1,4 @@
-"""Worker processes: ordinary commands of one thread each, which end with the process that started them."""
+"""Worker processes: ordinary single-threaded commands, which end when the process that started them does."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from warpgrad.io import LIFELINE
 from warpgrad.training.distributed import environment_alone
 
 POLL_SECONDS = 0.1
-"""How often workers are looked after."""
+"""The interval at which workers are polled."""
 _LINES = 50
-"""The number of last lines that are kept of a worker's stderr."""
+"""The number of last lines of a worker's stderr that are kept."""
 
 
 class Worker:
-    """A command at work, no rank of anything.
+    """A running command, which is not a rank even under torchrun.
 
-    It has a session of its own, so that Ctrl-C reaches it through us, once, and it saves. It holds the read end of a
-    pipe whose write end only this process has: when this process ends, killed or not, the worker learns it, saves and
-    ends too. What it says is read as it says it, so that it never waits for a reader.
+    It runs in a new session, so that Ctrl-C is forwarded to it by this process, once, and it can save. It holds the
+    read end of a pipe whose write end only this process has: when this process ends, even if killed, it notices, saves
+    and ends too. Its stderr is read continuously, so that it never blocks on a full pipe.
     """
 
     def __init__(self, command: list[str]) -> None:
@@ -58,18 +58,18 @@ class Worker:
 
     @property
     def code(self) -> int | None:
-        """The exit code; None while it works."""
+        """The exit code; None while it is running."""
         return self.process.poll()
 
     @property
     def last_words(self) -> str:
-        """The last line that an ended worker has said; its exit code where it said nothing."""
+        """The last line on the stderr of a worker that has ended, or its exit code if there is none."""
         self._close()
         words = [line for line in self._said if line.strip()]
         return words[-1].removeprefix("warpgrad: ") if words else f"exit code {self.process.returncode}"
 
     def stop(self) -> None:
-        """Ask it to save and end, and wait until it has."""
+        """Ask the worker to save and end, and wait until it has."""
         if self.code is None:
             self.process.terminate()
         self.process.wait()
@@ -85,7 +85,7 @@ class Worker:
 
 
 def stop_all(workers: list[Worker]) -> None:
-    """Stop several: all are asked before any is waited for."""
+    """Stop several workers, asking all of them before waiting for any."""
     for worker in workers:
         if worker.code is None:
             worker.process.terminate()
@@ -94,6 +94,6 @@ def stop_all(workers: list[Worker]) -> None:
 
 
 def print_progress(line: str) -> None:
-    """Tell the person how far it is; a terminal that is gone ends nothing."""
+    """Print a line of progress to stderr; a closed terminal is no error."""
     with suppress(OSError):
         print(printable(line), file=sys.stderr, flush=True)

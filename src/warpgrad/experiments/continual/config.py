@@ -162,8 +162,10 @@ SPACES: Spaces = {
 
 
 def departures(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The settings in which a run departs from the paper. Either of the two formulas for weights that the paper prints
-    counts as the paper's."""
+    """Return the settings in which a run departs from the paper.
+
+    Both formulas for weights that the paper prints count as the paper's.
+    """
     if config["method"] not in WARPED or config["family"] != "sine":
         return ()
     found = [name for name, value in PRINTED.items() if config[name] != value]

@@ -1,7 +1,7 @@
-"""What runs of the continual experiment are tested on, and the content of their evaluation.json.
+"""The tasks that runs of the continual experiment are tested on, and the content of their evaluation.json.
 
 Levels are given twice: as the loss, and as its logarithm, because the paper's figures are averages of log-losses. The
-mean of a loss over tasks is governed by the few worst ones, the mean of its logarithm is not.
+mean of a loss over tasks is dominated by the few worst ones; the mean of its logarithm is not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from warpgrad.tasks.continual import ContinualTask
 ORDERS = ("sequential", "shuffled")
 LOG_LOSS = "log10 loss"
 SELECTED = "loss/old"
-"""The validation score that chooses the weights where `patience` is set; over both orders, to favour neither."""
+"""The validation score that selects the weights if `patience` is set; over both orders, to favour neither."""
 _LEAST = 1e-12
 """The lower bound of losses before their logarithm is taken."""
 _DRAWN = 101
@@ -36,7 +36,7 @@ _DRAWN = 101
 
 
 def held_out(config: ContinualConfig, order: str, count: int) -> list[ContinualTask]:
-    """Held-out tasks in the order of meta-training or in the other one; the same for all methods of a seed."""
+    """Return held-out tasks in the order of meta-training or in the other one, the same for all methods of a seed."""
     source = family(config, config.split)
     found = []
     for place in range(count):
@@ -46,7 +46,7 @@ def held_out(config: ContinualConfig, order: str, count: int) -> list[ContinualT
 
 
 def around(config: ContinualConfig) -> Around | None:
-    """Wraps the adaptation of a method that does more than SGD."""
+    """Return what wraps the adaptation of a method that does more than SGD, or None for plain SGD."""
     if config.method != "ewc":
         return None
 
@@ -66,14 +66,14 @@ def around(config: ContinualConfig) -> Around | None:
 def curves_of(
     config: ContinualConfig, learner: Learner, tasks: Sequence[ContinualTask], every: int | None = None
 ) -> Curves:
-    """Scores of the task's own measures and of the log-loss."""
+    """Compute learning curves of the task's measures and of the log-loss."""
     found = learning_curves(learner, SGD(config.lr), tasks, every=every, around=around(config))
     logarithms = found.scores["loss"].clamp(min=_LEAST).log10()
     return replace(found, scores={**found.scores, LOG_LOSS: logarithms})
 
 
 def evaluation(config: ContinualConfig, learner: Learner) -> dict[str, Any]:
-    """The content of evaluation.json."""
+    """Return the content of evaluation.json."""
     metrics: dict[str, float] = {}
     orders: dict[str, Any] = {}
     for order in ORDERS:
@@ -97,7 +97,7 @@ def evaluation(config: ContinualConfig, learner: Learner) -> dict[str, Any]:
 
 
 def prediction(config: ContinualConfig, learner: Learner, task: ContinualTask) -> dict[str, Any]:
-    """What the model makes of a sine task before its first sub-task and after each, with the target, to be drawn."""
+    """Return the predictions on a sine task before its first sub-task and after each, with the target, for plotting."""
     parts = [cast(SineSubTask, part) for part in task.subtasks]
     x = torch.linspace(-EDGE, EDGE, _DRAWN, device=config.device)[:, None]
     outputs = []
@@ -116,7 +116,7 @@ def prediction(config: ContinualConfig, learner: Learner, task: ContinualTask) -
 
 
 def validation(config: ContinualConfig) -> Callable[[Learner], Mapping[str, float]]:
-    """Scores on validation tasks in both orders, and the loss at θ0, for the curve against meta-steps.
+    """Return a function that scores a learner on validation tasks in both orders, and its loss at θ0.
 
     Unless `judge_start` is set, no objective contains the loss at θ0 itself, so it is recorded here.
     """
@@ -144,6 +144,6 @@ def _means(order: str, per_task: Mapping[str, Mapping[str, Tensor]]) -> dict[str
 
 
 def _seen(loss: Tensor, steps: Sequence[int], per_subtask: int) -> Tensor:
-    """[tasks, steps]: the mean over the current and all earlier sub-tasks, from [tasks, steps, sub-tasks]."""
+    """Average losses [tasks, steps, sub-tasks] over the current and all earlier sub-tasks: [tasks, steps]."""
     seen = [max(1, -(-k // per_subtask)) for k in steps]
     return torch.stack([loss[:, place, :count].mean(dim=1) for place, count in enumerate(seen)], dim=1)

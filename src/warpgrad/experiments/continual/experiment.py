@@ -14,10 +14,10 @@ parts. θ0 is random and fixed. The same θ0, test tasks and batches for all met
 | `no-warp`      | the same network without warp-layers, adapted from θ0; nothing is meta-learned      |
 | `ewc`          | that network with online elastic weight consolidation                               |
 
-Preset `paper` is Eq. 11 as printed, `small` the same with fewer meta-steps. What differs from it in how the warp is
-judged or learned is ours, has the preset `ours`, and is called so in every table (`config.departures`).
+Preset `paper` is Eq. 11 as printed, and `small` is the same with fewer meta-steps. Changes to how the warp is judged or
+learned are ours, have the preset `ours`, and are labelled so in every table (`config.departures`).
 
-App. J names no algorithm; what is used here is Algorithm 1 with the tasks of a meta-step stacked. Collecting all points
+App. J names no algorithm; this uses Algorithm 1 with the tasks of a meta-step stacked. Collecting all points
 first and stacking (task, step) pairs gives the same gradient; `benchmarks/continual_step.py` measures both against the
 loop.
 """

@@ -4,7 +4,7 @@ A sine task is g(x) = α(x) a₁ sin(x − b₁) + (1 − α(x)) a₂ sin(x − 
 o ∈ [−5, 5]. Its sub-tasks are equal parts of [−5, 5], from left to right.
 
 An alphabet task is classification of the characters of one alphabet, `ways` of them per sub-task. With
-`scenario="class"` every character has a label of its own, in no order; with `"domain"` each sub-task counts from 0.
+`scenario="class"` every character has a distinct label, in random order; with `"domain"` each sub-task counts from 0.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ Scenario = Literal["class", "domain"]
 
 
 def half_squared_error(prediction: Tensor, target: Tensor) -> Tensor:
-    """1/(2|D|) Σ (f(x) − g(x))²: the sub-task loss of App. J."""
+    """Compute the sub-task loss of App. J, 1/(2|D|) Σ (f(x) − g(x))²."""
     return 0.5 * (prediction - target).square().mean()
 
 
 Numbers = NDArray[np.floating]
 Coefficients = Sequence[float] | Sequence[Numbers]
-"""(a₁, b₁, a₂, b₂, o); as arrays, one of each for every x."""
+"""(a₁, b₁, a₂, b₂, o), as numbers or as arrays with one entry for every x."""
 
 RANGES = ((0.1, 5.0), (0.0, math.pi), (0.1, 5.0), (0.0, math.pi), (-5.0, 5.0))
 """The ranges of the coefficients."""
@@ -57,13 +57,13 @@ def sine_mixture(x: Numbers, coefficients: Coefficients) -> Numbers:
 
 
 def draw_sine_mixture(seed: int) -> Coefficients:
-    """The coefficients that this seed draws, uniformly."""
+    """Draw uniform coefficients from the seed."""
     draws = torch.rand(5, generator=generator(seed, "sine mixture"), dtype=torch.float64).tolist()
     return [low + (high - low) * part for (low, high), part in zip(RANGES, draws, strict=True)]
 
 
 class SineSubTask(SubTask):
-    """g on one interval. Every batch draws new inputs, so training and validation never share any."""
+    """The function g on one interval. Every batch draws new inputs, so training and validation never share any."""
 
     def __init__(
         self, coefficients: Coefficients, low: float, high: float, test_points: int, device: str = "cpu"
@@ -78,7 +78,7 @@ class SineSubTask(SubTask):
         return self._examples(torch.rand(size, 1, generator=draw))
 
     def test(self) -> Examples:
-        """Evenly spaced: the middles of `test_points` equal parts."""
+        """Return evenly spaced examples, at the midpoints of `test_points` equal parts of the interval."""
         count = self._test_points
         return self._examples((torch.arange(count, dtype=torch.get_default_dtype())[:, None] + 0.5) / count)
 
@@ -87,7 +87,7 @@ class SineSubTask(SubTask):
 
 
 def _examples(x: Numbers, coefficients: Coefficients, device: str) -> Examples:
-    """Inputs and targets as tensors, in the precision of the inputs."""
+    """Return inputs and targets as tensors, in the precision of the inputs."""
     inputs, targets = torch.from_numpy(x), torch.from_numpy(sine_mixture(x, coefficients))
     return (inputs, targets) if device == "cpu" else (inputs.to(device), targets.to(device))
 
@@ -98,8 +98,10 @@ class SineMixtures(TaskFamily):
     def __init__(
         self, subtasks: int, test_points: int, device: str = "cpu", start_functions: int = 40, **options: Any
     ) -> None:
-        """`start_functions` is the number of functions that θ0 is judged on, where it is, for each task of a meta-step:
-        the irreducible noise of few of them would drown the rest of the meta-gradient."""
+        """Create the family; `start_functions` is the number of functions per task that θ0 is judged on, if it is.
+
+        With few of them, their irreducible noise would drown the rest of the meta-gradient.
+        """
         self.subtasks, self.test_points, self.device = subtasks, test_points, device
         self.start_functions = start_functions
         self.options = options
@@ -114,7 +116,7 @@ class SineMixtures(TaskFamily):
         return ContinualTask(parts, half_squared_error, start=self.unknown, seed=seed, name=name, **self.options)
 
     def unknown(self, place: int, draw: Generator) -> Examples:
-        """One point of each of many functions, in this part of the interval, to judge θ0 before the task is known."""
+        """Draw one point from each of many functions, in this part of the interval, to judge θ0 without a task."""
         ranges = (*RANGES, self._intervals[place])
         fractions = torch.rand(len(ranges), self.start_functions, 1, generator=draw).numpy()
         *found, x = (low + (high - low) * part for (low, high), part in zip(ranges, fractions, strict=True))
@@ -131,7 +133,7 @@ class AlphabetSequences(TaskFamily):
         self.options = options
 
     def sample(self, seed: int) -> ContinualTask:
-        """An alphabet, which of its characters come when, and their labels, all by seed."""
+        """Draw an alphabet, the order of its characters, and their labels from the seed."""
         draw = generator(seed, "alphabet sequence")
         alphabet = self.alphabets[int(torch.randint(len(self.alphabets), (1,), generator=draw))]
         characters = torch.randperm(len(alphabet.characters), generator=draw)
@@ -161,8 +163,10 @@ Parts = Mapping[Literal["train", "validation", "test"], list[AlphabetData]]
 
 @lru_cache(maxsize=1)
 def alphabet_parts(seed: int, alphabets: int, characters: int, path: str) -> Parts:
-    """Alphabets of the prepared data set at `path`, else of one drawn here: a quarter is held out for the test, a sixth
-    for validation. They are small and stay in memory."""
+    """Return the splits of the prepared alphabets at `path`, or else of alphabets drawn here.
+
+    A quarter is held out for the test, a sixth for validation. They are small and stay in memory.
+    """
     protocol = AlphabetProtocol(characters=characters, held_out=max(1, alphabets // 4))
 
     def read(folder: Path) -> Parts:

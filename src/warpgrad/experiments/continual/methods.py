@@ -29,7 +29,7 @@ Part = Literal["train", "validation", "test"]
 
 
 def family(config: ContinualConfig, part: Part) -> TaskFamily:
-    """p(τ); the sine tasks of the splits differ by their seeds alone."""
+    """Return p(τ) of a split; the sine tasks of the splits differ only in their seeds."""
     weighting: Weighting = "current" if config.method == "warp-current" else config.weighting
     options: dict[str, Any] = {
         "steps_per_subtask": config.steps_per_subtask,
@@ -45,7 +45,10 @@ def family(config: ContinualConfig, part: Part) -> TaskFamily:
 
 
 def recipe(config: ContinualConfig) -> Recipe:
-    """Algorithm 1. Eq. 19 is a sum over tasks, sub-tasks and their θ's; as a sum it also stays clear of Adam's ε."""
+    """Return the recipe: Algorithm 1 with the sum over tasks, sub-tasks and their θ's of Eq. 19.
+
+    A sum also keeps the gradients well above Adam's ε.
+    """
     steps = config.steps_per_subtask * config.subtasks
     schedule = partial(CosineAnnealingLR, T_max=config.meta_steps) if config.meta_schedule == "cosine" else None
     algorithm = Online(steps=steps, tasks=config.tasks, reduction="sum")
@@ -54,7 +57,7 @@ def recipe(config: ContinualConfig) -> Recipe:
 
 
 def network(config: ContinualConfig) -> nn.Module:
-    """Linear layers, each ReLU followed by a residual warp-layer. θ0 is drawn first, so all methods share it."""
+    """Build linear layers and a residual warp-layer after each ReLU; θ0 is drawn first, so all methods share it."""
     classes = config.ways * (config.subtasks if config.scenario == "class" else 1)
     first, last = (1, 1) if config.family == "sine" else (14 * 14, classes)
     widths = [first] + [config.hidden] * config.hidden_layers
@@ -76,7 +79,7 @@ def network(config: ContinualConfig) -> nn.Module:
 
 
 def build(config: ContinualConfig) -> Method:
-    """The learner, the rule and the objective, with weights drawn by the seed; C = 0."""
+    """Build the learner, the rule and the objective, with weights drawn from the seed and C = 0."""
     module = keyed(config.seed, "weights", partial(network, config)).to(config.device)
     learner = Learner(module, warp=None if config.method in WARPED else (), start={"*": "fixed"})
     if config.method not in WARPED:
@@ -87,6 +90,6 @@ def build(config: ContinualConfig) -> Method:
 
 
 def trained_learner(config: ContinualConfig, directory: Path) -> Learner:
-    """The learner of a run."""
+    """Return the learner of a run, with its trained weights if the method has a warp."""
     method = build(config)
     return load_learner(method, newest_checkpoint(directory)) if config.method in WARPED else method.learner

@@ -1,9 +1,9 @@
-"""The objective of the continual experiment: Eq. 11, with other gradients for earlier sub-tasks.
+"""The objective of the continual experiment: Eq. 11, with a choice of gradients for earlier sub-tasks.
 
-φ acts on the loss of an earlier sub-task twice: on the step that led to θ, and as a part of the model F at θ. The θ of
-later sub-tasks are constants on a trajectory, and there the second path holds what was learned before by learning less
-of it. So earlier sub-tasks can be given other terms, with the same values and other gradients; θ̄_i is θ when sub-task i
-ended, of which the objective keeps a snapshot:
+φ affects the loss of an earlier sub-task in two ways: through the step that led to θ, and as part of the model F at θ.
+The θ of later sub-tasks are constants on a trajectory, and there the second path preserves what was learned before by
+learning less of it. So earlier sub-tasks can be given other terms, with the same values but other gradients; θ̄_i is θ
+when sub-task i ended, of which the objective keeps a snapshot:
 
 | credit     | an earlier sub-task i judges        | which is                                                      |
 |------------|-------------------------------------|---------------------------------------------------------------|
@@ -13,8 +13,8 @@ ended, of which the objective keeps a snapshot:
 | `direction` | the same, with θ̃ for the first θ  | the movement, and of the step its direction alone, several times |
 
 Here θ̃ = sg[θ] + w(d̂ − sg[d̂]), where d̂ has the direction of the step and a constant length. Through its length a step
-can spare earlier sub-tasks only by learning less of the current one, which later steps make up for; through its
-direction it spares them for good, and for all points to come (w), of which only the next one judges it.
+can protect earlier sub-tasks only by learning less of the current one, which later steps make up for; through its
+direction it protects them permanently, at all later points (hence w), although only the next point judges it.
 
 Warning: with `movement` or `direction` dropout draws different masks for the two ends of a movement.
 """
@@ -39,7 +39,7 @@ CREDITS: tuple[Credit, ...] = ("full", "step", "movement", "direction")
 MOVING: tuple[Credit, ...] = ("movement", "direction")
 """The credits that need the parameters at which earlier sub-tasks ended."""
 STEPPING: tuple[Credit, ...] = ("step", "direction")
-"""The credits that differentiate through the step, which must not be held constant then."""
+"""The credits that differentiate through the step, which therefore must not be held constant."""
 
 SHORTEST = 1e-10
 """A step much shorter than this is credited in full, because a step of length 0 has no direction."""
@@ -79,7 +79,7 @@ class _LookingBack(Objective):
         self.needs_trajectory = credit in MOVING or judge_start > 0
 
     def remember(self, adaptation: Adaptation, point: Point) -> Tensors:
-        """θ̄_i for every sub-task that has ended: the parameters of the i-th are `i/name`."""
+        """Return θ̄_i for every sub-task that has ended; the parameters of the i-th are called `i/name`."""
         task = cast(ContinualTask, adaptation.task)
         if self.credit not in MOVING or not isinstance(point.k, int) or not task.ends_earlier(point.k):
             return point.memory
@@ -87,7 +87,7 @@ class _LookingBack(Objective):
         return {**point.memory, **{f"{place}/{name}": value for name, value in point.theta.items()}}
 
     def at_start(self, adaptation: Adaptation, start: Point) -> StartSample | None:
-        """weight · ∇_φ L_meta(θ_0; φ), with full credit: no step led to θ_0 that could be given any."""
+        """Return weight · ∇_φ L_meta(θ_0; φ), always with full credit because no step led to θ_0."""
         if not self.judge_start:
             return None
         learner = adaptation.learner
@@ -126,11 +126,11 @@ class LookBack(_LookingBack, Exact):
 
 
 class ApproximateLookBack(_LookingBack, Approximate):
-    """As `LookBack`, with the step held constant."""
+    """Like `LookBack`, with the step held constant."""
 
 
 def snapshots(memory: Mapping[str, Tensor], count: int) -> list[Tensors]:
-    """θ̄_i of the sub-tasks that have ended, from what `remember` kept of them."""
+    """Return θ̄_i of the sub-tasks that have ended, from what `remember` stored."""
     found: list[Tensors] = [{} for _ in range(count)]
     for path, value in memory.items():
         place, _, name = path.partition("/")
@@ -144,15 +144,17 @@ def snapshots(memory: Mapping[str, Tensor], count: int) -> list[Tensors]:
 
 
 def moved_predictions(forward: Forward, ended: list[Tensors], inputs: Tensor) -> Tensor:
-    """F(θ; φ) − F(θ̄_i; φ) + sg[F(θ̄_i; φ)] for examples [T, n, …]: the same numbers as `predictions`, whose gradient for
-    φ is that of how far they have moved since θ̄_i."""
+    """Compute F(θ; φ) − F(θ̄_i; φ) + sg[F(θ̄_i; φ)] for examples [T, n, …].
+
+    The values are those of `predictions`; the gradient for φ is that of how far they have moved since θ̄_i.
+    """
     before = torch.stack([forward.at(theta)(own) for theta, own in zip(ended, inputs, strict=True)])
     return predictions(forward, inputs) + (before.detach() - before)
 
 
 def by_direction(forward: Forward, origin: Mapping[str, Tensor], weight: float) -> Forward:
-    """The same model at θ̃ = sg[θ] + weight · (d̂ − sg[d̂]), with d = θ − origin the step that led to θ and
-    d̂ = d · sg‖d‖ / ‖d‖: the same numbers, and gradients through the step that know its direction alone."""
+    """Return the model at θ̃ = sg[θ] + weight · (d̂ − sg[d̂]), with d = θ − origin the step that led to θ and
+    d̂ = d · sg‖d‖ / ‖d‖: the same values, but gradients only through the direction of the step."""
     step = {name: value - origin[name] for name, value in forward.theta.items()}
     square = torch.stack([part.square().sum() for part in step.values()]).sum() + SHORTEST**2
     turned = weight * square.detach().sqrt() * square.rsqrt()

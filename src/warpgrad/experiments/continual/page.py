@@ -1,4 +1,4 @@
-"""The page of the continual experiment: how well new sub-tasks are learned and old ones kept, beside the paper."""
+"""The page of the continual experiment: how well new sub-tasks are learned and old ones retained, beside the paper."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ TRUTH, BEFORE, AFTER = PALETTE[7], PALETTE[2], PALETTE[0]
 
 
 def breakdown(group: Group) -> Figure:
-    """Average log-loss of each sub-task against steps, in both orders; thin before a sub-task is learned."""
+    """Plot the average log-loss of each sub-task against steps, in both orders; lines are thin before it is learned."""
     length = group.runs[0].config["steps_per_subtask"]
     row: list[Panel] = []
     for order in ORDERS:
@@ -86,7 +86,7 @@ def breakdown(group: Group) -> Figure:
 
 
 def prediction_figure(group: Group) -> Figure:
-    """One held-out sine task: rows are its sub-tasks as they are learned, columns the two orders."""
+    """Plot one held-out sine task, with a row for each sub-task as it is learned and a column for each order."""
     orders = [group.evaluations[0]["orders"][order] for order in ORDERS]
     rows = [[_prediction(found, stage) for found in orders] for stage in range(len(orders[0]["order"]))]
     return panels(
@@ -115,7 +115,7 @@ def _order(found: Mapping[str, Any]) -> str:
 
 
 _VALIDATED = f"validation/{{}}/{LOG_LOSS}/{{}}"
-"""The metric of an order and a score on validation tasks."""
+"""The name of the validation metric of an order and a score."""
 WORDS = {"sequential": "in the order of meta-training", "shuffled": "in another order"}
 
 
@@ -137,7 +137,7 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
 
 
 def _ours(groups: Sequence[Group]) -> list[Section]:
-    """What is ours on this page, where anything is."""
+    """Return the section on departures from the paper, if there are any."""
     found = [(group, departures(group.runs[0].config)) for group in groups]
     rows: list[list[Cell]] = [
         [group.label, ", ".join(f"{name}={group.runs[0].config[name]}" for name in names)]
@@ -226,7 +226,7 @@ def _curves(groups: Sequence[Group]) -> Section:
         series = []
         for group in groups:
             found = [evaluation["orders"][order] for evaluation in group.evaluations]
-            # 10 to the average log-loss: the paper's average, readable on a logarithmic axis.
+            # 10 to the power of the average log-loss: the paper's average, on a logarithmic axis.
             levels = 10.0 ** np.array([one["log_seen"] for one in found])
             seeds = [run.seed for run in group.runs]
             series.append(Series.quartiles(group.label, found[0]["steps"], levels, seeds=seeds))
@@ -263,8 +263,8 @@ def _against_meta_steps(groups: Sequence[Group], order: str) -> Chart:
 
 
 def result_lines(groups: Sequence[Group]) -> Lines:
-    """The table for the terminal: levels of every method, then what the others lose against WarpGrad; where a row is as
-    printed, the paper's levels."""
+    """Return the table for the terminal: levels of every method, then what the others lose against WarpGrad, with the
+    paper's levels for rows as printed."""
     groups = named(groups)
     rows = [
         [

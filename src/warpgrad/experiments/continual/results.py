@@ -1,4 +1,4 @@
-"""What the continual experiment claims, as paired differences over the same held-out tasks."""
+"""Results of the continual experiment, as paired differences over the same held-out tasks."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ TITLES = {
 
 
 def is_printed(group: Group) -> bool:
-    """Whether a group is the paper's method on the paper's tasks, so that the paper's levels apply to it."""
+    """Return whether a group is the paper's method on the paper's tasks, so that the paper's levels apply to it."""
     config = group.runs[0].config
     return config["method"] == "warpgrad" and config["family"] == "sine" and not departures(config)
 
 
 def named(groups: Sequence[Group]) -> list[Group]:
-    """The groups, with `ours` in the labels of those that depart from the paper."""
+    """Return the groups with `ours` in the labels of those that depart from the paper."""
     return [
         replace(group, label=f"{group.label}, ours")
         if departures(group.runs[0].config) and "ours" not in group.label
@@ -45,19 +45,19 @@ def named(groups: Sequence[Group]) -> list[Group]:
 
 
 def stated(measure: str, score: str) -> str | None:
-    """The paper's level, as a cell of a table."""
+    """Return the paper's level as a table cell, or None if it has none."""
     if score not in PAPER or measure not in ("loss", LOG_LOSS):
         return None
     return f"~{PAPER[score] if measure == 'loss' else math.log10(PAPER[score]):g}"
 
 
 def scores(group: Group, order: str, measure: str, score: str) -> dict[int, dict[int, float]]:
-    """seed -> held-out task -> score."""
+    """Return seed -> held-out task -> score."""
     return by_seed(group, lambda found: dict(enumerate(found["orders"][order]["per_task"][measure][score])))
 
 
 def measures(groups: Sequence[Group]) -> tuple[str, ...]:
-    """The loss, its logarithm, and the accuracy where there is one."""
+    """Return the names of the measures: the loss, its logarithm, and the accuracy if there is one."""
     found = groups[0].evaluations[0]["orders"][ORDERS[0]]["per_task"]
     return tuple(name for name in ("loss", LOG_LOSS, "accuracy") if name in found)
 
@@ -67,7 +67,7 @@ def estimate(group: Group, order: str, measure: str, score: str) -> Estimate:
 
 
 def difference(group: Group, reference: Group, order: str, measure: str, score: str) -> Difference:
-    """The paired difference `group` − `reference`."""
+    """Return the paired difference `group` − `reference`."""
     return paired_difference(
         scores(group, order, measure, score),
         scores(reference, order, measure, score),
@@ -76,7 +76,7 @@ def difference(group: Group, reference: Group, order: str, measure: str, score: 
 
 
 def beyond_share(reference: Group, other: Group, order: str) -> Difference:
-    """How far WarpGrad's loss on earlier sub-tasks lies above its share of another method's; below 0 is within."""
+    """Return how far WarpGrad's loss on earlier sub-tasks exceeds `SHARE` of another method's; below 0 it does not."""
     theirs = scores(other, order, "loss", "old")
     shares = {seed: {task: SHARE * value for task, value in tasks.items()} for seed, tasks in theirs.items()}
     names = (reference.label, f"{SHARE:g} × {other.label}")
@@ -84,5 +84,5 @@ def beyond_share(reference: Group, other: Group, order: str) -> Difference:
 
 
 def reference_of(groups: Sequence[Group]) -> Group | None:
-    """The group that the others are compared with: the first one with a warp that looks back."""
+    """Return the group that the others are compared with: the first one with a warp that looks back."""
     return next((group for group in groups if group.runs[0].method == "warpgrad"), None)

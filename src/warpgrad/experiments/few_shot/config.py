@@ -37,8 +37,8 @@ _SEARCHED: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True)
 class FewShotConfig(Config):
-    """Settings; the defaults are the paper's. It states no step sizes, no validation schedule and no start of the
-    warps: those are ours."""
+    """Settings; the defaults are the paper's. It does not state step sizes, the validation schedule or how warps are
+    initialised: those are ours."""
 
     method: str = "warp-maml"
     data: str = "mini-imagenet"
@@ -172,7 +172,7 @@ LONG_STEPS = 10_000
 LONG_VALIDATIONS = 20
 LONG_TESTS = 10
 IN_TIME = ", in MAML's time"
-"""How the label of a row ends that has as much processor time as MAML's, not as many meta-steps."""
+"""The suffix of labels of rows with as much processor time as MAML's instead of as many meta-steps."""
 
 _Published = tuple[tuple[str, str, float | None, float | None], ...]
 """Label, method, and the published accuracies for 1 shot and for 5."""
@@ -196,8 +196,8 @@ _TIERED: _Published = (("Warp-MAML", "warp-maml", 57.2, 74.1), ("MAML", "maml", 
 
 
 def lengths(steps: int, validations: int, cost: float = 1.0) -> dict[str, int]:
-    """The length of a run that takes as long as `steps` meta-steps of MAML, where one of its own costs `cost` of them:
-    how many it has, and after how many each it validates, the last time at its end."""
+    """Return the settings of a run that takes as long as `steps` meta-steps of MAML, where one of its meta-steps costs
+    `cost` of MAML's: how many it has, and how many lie between validations, the last of which is at its end."""
     every = max(round(steps / cost / validations), 1)
     return {"meta_steps": validations * every, "validate_every": every}
 
@@ -218,7 +218,7 @@ def _cifar(label: str, method: str, paper: float | None, shots: int, *, in_time:
 
 def _cifar_table(place: int, shots: int) -> RunTable:
     equal_steps = [_cifar(label, method, papers[place], shots, in_time=False) for label, method, *papers in _CIFAR]
-    # A method whose meta-step costs what one of MAML does has both in one row.
+    # A method whose meta-steps cost as much as MAML's needs only one row for both.
     equal_time = [
         _cifar(label, method, None, shots, in_time=True) for label, method, *_ in _CIFAR if COST[shots][method] != 1.0
     ]
@@ -263,12 +263,12 @@ LONG = RunTable(
     seeds=2,
     preset="small",
 )
-"""Shows whether the lead of a method lasts; the test episodes of the curve choose nothing."""
+"""Shows whether the lead of a method lasts; the test episodes of the curve select nothing."""
 
 STEP_SIZES = (0.005, 0.015, 0.05, 0.15, 0.5, 1.5)
 CONTEXT_STEP_SIZES = (5.0, 15.0, 50.0, 150.0, 500.0, 1500.0)
-"""CAVIA's: its context begins at 0, and takes far larger steps than weights do. A first grid, up to 150, was won by its
-largest."""
+"""CAVIA's context starts at 0 and takes far larger steps than weights do. In a first grid, up to 150, the largest value
+won."""
 _SHORT: dict[str, Any] = {
     "meta_steps": 500, "validate_every": 500, "split": "validation", "test_episodes": 300,
 }  # fmt: skip
@@ -285,7 +285,7 @@ PROBES = RunTable(
     preset="small",
     search=True,
 )
-"""The search that chose the step sizes of `small`, with as many trials for each method of the tables on CIFAR-FS."""
+"""The search that chose the step sizes of `small`, with equally many trials for each method of the CIFAR-FS tables."""
 
 TABLES: tuple[RunTable, ...] = (
     *(_cifar_table(place, shots) for place, shots in enumerate((1, 5))),

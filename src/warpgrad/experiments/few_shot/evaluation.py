@@ -29,7 +29,7 @@ POLICIES = {
 
 
 def evaluate_on_episodes(config: FewShotConfig, images: FewShotImages, run: Path) -> dict[str, Any]:
-    """The result of a run: accuracy of every episode after every adaptation step."""
+    """Return the result of a run: the accuracy on every episode after every adaptation step."""
     method, anew = trained_method(
         lambda fresh: recipe(config, images.store.shape, fresh_head=fresh).method,
         newest_checkpoint(run),
@@ -70,14 +70,14 @@ def evaluate_on_episodes(config: FewShotConfig, images: FewShotImages, run: Path
 
 
 def adapt_and_test(method: Method, task: FewShotTask, steps: int, key: int) -> list[dict[str, float]]:
-    """Scores on the query set before the first step and after each."""
+    """Adapt to a task, and return the scores on its query set before the first step and after each."""
     learner = method.learner
     trajectory = Trajectory(Adaptation(learner, method.rule, task, key), steps)
     return [evaluate(learner, task, point.theta, point.buffers) for point in trajectory.points()]
 
 
 def half_width(values: NDArray[np.float64]) -> float:
-    """Half the 95 % interval over episodes; it says nothing about another meta-training."""
+    """Return half the 95 % interval over episodes, which does not include the variation between meta-trainings."""
     interval = t_interval(values, 0.95)
     return (interval.high - interval.low) / 2
 

@@ -5,7 +5,7 @@
     warpgrad reproduce few-shot-cifar-1shot --workers 2
     warpgrad evaluate runs/few-shot/RUN --ways 10 --data fc100
 
-A task is an episode: N classes, a few images of each to adapt to in K steps, 15 others of each to be judged on.
+A task is an episode: N classes, a few images of each to adapt to in K steps, and 15 others of each to test on.
 
 | method           | θ, adapted               | φ                            | learned by                             |
 |------------------|--------------------------|------------------------------|----------------------------------------|
@@ -20,9 +20,9 @@ A task is an episode: N classes, a few images of each to adapt to in K steps, 15
 | `mt-nets`        | all, W by masked rows    | T after every linear map     | the same, for the masks too            |
 | `cavia`          | a context, from 0        | all else                     | the same                               |
 
-Meta-updates are Adam's. Validation accuracy chooses the weights that are kept; `--test-curve-every N` also tests on the
-way, which chooses nothing. Batch-norm uses batch statistics throughout, at test those of the query set;
-`--batch-norm running` does not.
+Meta-updates use Adam. Validation accuracy selects the weights that are kept; `--test-curve-every N` also tests during
+meta-training, which selects nothing. Batch-norm uses batch statistics throughout, at test those of the query set,
+unless `--batch-norm running` is given.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class FewShot(Experiment[FewShotConfig]):
         chosen = recipe(config, images.store.shape)
 
         def scores(split: str, episodes: int) -> Validation:
-            """Mean scores on the first episodes of a split, accuracy in per cent."""
+            """Return a function that measures mean scores on the first episodes of a split, accuracy in per cent."""
             held_out = FewShotImageFamily(images, split, config.test_shape, rotations=config.rotations)
 
             def measure(learner: Learner) -> dict[str, float]:

@@ -25,7 +25,7 @@ from warpgrad.rules import SGD, MaskedSGD, MetaCurvature, MetaSGD, Rule
 
 
 def recipe(config: FewShotConfig, shape: Shape, *, fresh_head: bool = False) -> Recipe:
-    """How a method is meta-trained; with `fresh_head`, how it is used where its head does not fit."""
+    """Return how a method is meta-trained or, with `fresh_head`, how it is used if its head does not fit."""
     start: dict[str, StartPolicy] = {"head": "fresh"} if fresh_head else {}
     optimiser = adam(phi=config.meta_lr, theta0=config.theta0_lr, rule=config.rule_lr)
     made = partial(Recipe, optimiser=optimiser, clip=config.meta_clip)
@@ -63,12 +63,12 @@ def recipe(config: FewShotConfig, shape: Shape, *, fresh_head: bool = False) -> 
 
 
 def network(config: FewShotConfig, shape: Shape) -> nn.Sequential:
-    """Four blocks of convolution, batch-norm, ReLU and pooling, and a linear head."""
+    """Build four blocks of convolution, batch-norm, ReLU and pooling, and a linear head."""
     return plain_network(config.seed, convnet(shape, config.ways, (config.filters,) * 4))
 
 
 def warped_network(config: FewShotConfig, shape: Shape) -> nn.Sequential:
-    """The same at the same weights, with the first block in φ and a warp convolution after each of the other three."""
+    """Build `network` with the same weights, the first block in φ, and a warp convolution after each of the others."""
     make = convnet(shape, config.ways, (config.filters,) * 4)
     return methods.warped_network(config.seed, make, config.warp_init, warp=convolutional_warp, warp_blocks=1)
 
@@ -94,8 +94,10 @@ def _learner(
 
 
 def _masked(config: FewShotConfig, module: nn.Sequential, start: Mapping[str, StartPolicy]) -> Method:
-    """An MT-Net: a row of a convolution's kernel, or of the head with its bias, is adapted as its mask says. The loss
-    does not depend on the noise of the masks, hence `allow_unused`."""
+    """Build an MT-Net: each row of a kernel, or of the head with its bias, is adapted according to its mask.
+
+    The loss does not depend on the noise of the masks, hence `allow_unused`.
+    """
     masks = {
         name: f"{name.split('.')[0]}.{MASK}.noise"
         for name, _ in module.named_parameters()
@@ -107,7 +109,7 @@ def _masked(config: FewShotConfig, module: nn.Sequential, start: Mapping[str, St
 
 
 def open_data(data: str) -> ImageStore:
-    """The store that `data` names, or the one in the folder `data`."""
+    """Open the store that `data` names, or the one in the folder `data`, and check that it has all splits."""
     store = open_prepared(data)
     for split in SPLITS:
         if split not in store.header.splits:

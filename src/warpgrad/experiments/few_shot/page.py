@@ -1,4 +1,4 @@
-"""What is shown of the few-shot experiment: every row against Warp-MAML, at equal meta-steps and at equal time."""
+"""The page of the few-shot experiment: every row against Warp-MAML, at equal meta-steps and at equal time."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
 
 
 def _minutes(group: Group) -> str:
-    """Processor time of meta-training, mean over meta-seeds."""
+    """Return the processor time of meta-training in minutes, as a mean over meta-seeds."""
     return f"{np.mean([run.summary['processor_seconds'] for run in group.runs]) / 60:.1f}"
 
 
 def _equal_time(groups: Sequence[Group]) -> list[Section]:
-    """The first row's method against each other in the rows that had the same processor time; nothing without such."""
+    """Compare the first row's method with the others in the rows of equal processor time, if there are any."""
     equal = at_equal_time(groups)
     found = [difference(equal[0], other) for other in equal[1:]]
     sentences = [Paragraph(each.sentence(unit="points of accuracy")) for each in found if each is not None]
@@ -64,9 +64,9 @@ def _equal_time(groups: Sequence[Group]) -> list[Section]:
 
 
 def at_equal_time(groups: Sequence[Group]) -> list[Group]:
-    """The rows that had the same processor time, the first row's method first; none where it has no such row.
+    """Return the rows of equal processor time, the first row's method first, or none if that has no such row.
 
-    A row has it by its label, or because its method needs no other row for it.
+    These are the rows whose labels say so, and those of methods that have no separate row for it.
     """
     labels = {group.label for group in groups}
     first = groups[0].label + IN_TIME

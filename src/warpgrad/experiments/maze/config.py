@@ -118,7 +118,7 @@ LEARNING = tuple(
         ("Adam 0.0003, clip 0.5", STEADIER),
     )
 )
-"""How the baseline does under other settings than the paper's step size and our clipping."""
+"""How the baseline performs with settings other than the paper's step size and our clipping."""
 
 TABLES = (
     RunTable("maze", "Return in the maze", "maze", ROWS, seeds=10),

@@ -1,4 +1,4 @@
-"""How a trained agent does on held-out episodes: with memory, without it, and against policies that have none."""
+"""Evaluation of a trained agent on held-out episodes: with memory, without it, and against policies that have none."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def mean_return(learner: Learner, seeds: Tensor) -> float:
 
 
 def evaluated(learner: Learner, seeds: Tensor) -> dict[str, Any]:
-    """Metrics, the return of every episode, and the first episode step by step.
+    """Return metrics, the return of every episode, and the first episode step by step.
 
-    `forgetting` resets the hidden state before every step. The return that is lost by it is due to memory.
+    `forgetting` resets the hidden state before every step; the return that this loses is due to memory.
     """
     roll_out = cast(MazeRollOut, learner.module)
     with torch.no_grad():
@@ -55,9 +55,9 @@ def evaluated(learner: Learner, seeds: Tensor) -> dict[str, Any]:
 
 
 def search_times(found: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Steps up to the first find of each episode, and between later ones, from flags [steps, episodes].
+    """Return the steps up to the first find of each episode, and between later ones, from flags [steps, episodes].
 
-    An episode without a find counts with all its steps: without it, agents that find little would seem fast.
+    An episode without a find counts with all its steps; otherwise agents that rarely find the goal would seem fast.
     """
     first, later = [], []
     for own in found.T:

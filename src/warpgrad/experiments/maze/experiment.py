@@ -82,7 +82,7 @@ def maze_of(config: MazeConfig) -> Maze:
 
 
 def build(config: MazeConfig) -> Method:
-    """The agent in its maze, with weights drawn by the seed, and how it learns.
+    """Build the agent in its maze, with weights drawn from the seed, and the way it learns.
 
     The step of the rule is discarded: in Algorithm 3 the single θ of the stream is updated by C alone.
     """

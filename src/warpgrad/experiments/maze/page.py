@@ -50,13 +50,13 @@ from warpgrad.report import (
 )
 
 PAPER = ((60_000, 160.0, "Warp-RNN"), (100_000, 125.0, "best baseline"), (200_000, 150.0, "best baseline"))
-"""(updates, mean return, whose): what the paper states."""
+"""The paper's results: (updates, mean return, agent)."""
 
 PIXELS = 8
 
 
 def return_curves(groups: Sequence[Group], references: Mapping[str, float]) -> Chart | None:
-    """Median and inter-quartile range over runs, with the paper's horizons marked; None without a point.
+    """Plot median and inter-quartile range over runs, with the paper's horizons marked; None without data.
 
     The axis of updates is logarithmic, so that short runs and the paper's horizons fit into one figure.
     """
@@ -83,7 +83,7 @@ def return_curves(groups: Sequence[Group], references: Mapping[str, float]) -> C
 
 
 def film_strip(maze: Maze, film: Mapping[str, Any], frames: int = 8, *, alt: str, caption: str = "") -> Figure:
-    """One frame per way to the goal: the search first, then the returns; the last frame may end without a find."""
+    """Draw one frame per path to the goal: the search first, then the returns; the last may end without a find."""
     ends = [*film["found"], len(film["places"]) - 1]
     begins = [0, *(end + 1 for end in film["found"])]
     ways = [(begin, end) for begin, end in zip(begins, ends, strict=True) if begin <= end][:frames]
@@ -197,7 +197,7 @@ def _films(groups: Sequence[Group]) -> Section:
 
 
 def result_lines(groups: Sequence[Group]) -> Lines:
-    """The table for the terminal."""
+    """Return the table for the terminal."""
     groups = distinct(groups)
     baseline = baseline_of(groups)
     header = [

@@ -1,4 +1,4 @@
-"""What the maze experiment claims: mean returns, paired differences over the same episodes, and learning curves."""
+"""Results of the maze experiment: mean returns, paired differences over the same episodes, and learning curves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POINTS = 100
 
 
 def returns(group: Group, which: str = "agent") -> dict[int, dict[int, float]]:
-    """seed -> held-out episode -> return."""
+    """Return seed -> held-out episode -> return."""
     return by_seed(group, lambda evaluation: dict(enumerate(evaluation["returns"][which])))
 
 
@@ -32,14 +32,14 @@ def mean_of(group: Group, which: str = "agent") -> Estimate:
 
 
 def owed_to_memory(group: Group) -> Difference:
-    """The return that is lost when the hidden state is reset before every step."""
+    """Return how much return is lost when the hidden state is reset before every step."""
     return paired_difference(
         returns(group), returns(group, "forgetting"), names=(group.label, f"{group.label} without its state")
     )
 
 
 def baseline_of(groups: Sequence[Group]) -> Group | None:
-    """The first plain RNN, or else the first group; None where no other can be compared with it."""
+    """Return the first plain RNN, or else the first group; None if no other group can be compared with it."""
     plain = [group for group in groups if group.runs[0].method == BASELINE]
     found = [*plain, *groups][0]
     comparable = any(over_baseline(group, found) for group in groups if group is not found)
@@ -47,7 +47,7 @@ def baseline_of(groups: Sequence[Group]) -> Group | None:
 
 
 def over_baseline(group: Group, baseline: Group) -> Difference | None:
-    """Over the seeds that both have; None where they share none, or differ in more than agent and learning."""
+    """Return the lead over the baseline on shared seeds; None if there are none, or if runs differ in `CONDITIONS`."""
     conditions = {tuple(run.config[name] for name in CONDITIONS) for run in (*group.runs, *baseline.runs)}
     if len(conditions) > 1:
         return None
@@ -55,20 +55,20 @@ def over_baseline(group: Group, baseline: Group) -> Difference | None:
 
 
 def updates_of(group: Group) -> str:
-    """The number of updates of its runs, e.g. `20000`."""
+    """Return the number of updates of a group's runs as text, e.g. `20000`."""
     return " or ".join(str(count) for count in sorted({run.config["meta_steps"] for run in group.runs}))
 
 
 def metric(group: Group, name: str) -> float | None:
-    """The mean of a metric over the runs that have it."""
+    """Return the mean of a metric over the runs that have it, or None."""
     values = [evaluation["metrics"][name] for evaluation in group.evaluations if name in evaluation["metrics"]]
     return float(np.mean(values)) if values else None
 
 
 def baseline_then(group: Group, baseline: Group) -> float | None:
-    """The baseline's return on validation episodes when it had had as many updates, over a tenth of them.
+    """Return the baseline's validation return after as many updates as the group, averaged over the last tenth of them.
 
-    For an agent that was trained for less long; None where the baseline was not trained for longer.
+    It is meant for agents that were trained for less time; None if the baseline was not trained for longer.
     """
     own, theirs = (max(run.config["meta_steps"] for run in each.runs) for each in (group, baseline))
     updates, values = validation_returns(baseline, points=None)
@@ -77,9 +77,9 @@ def baseline_then(group: Group, baseline: Group) -> float | None:
 
 
 def validation_returns(group: Group, points: int | None = POINTS) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Updates [points], and the return on validation episodes [runs, points], where all runs have it.
+    """Return updates [points] and returns on validation episodes [runs, points], where all runs have them.
 
-    Averaged down to at most this many points; None keeps all.
+    The curves are averaged down to at most `points` points; None keeps all.
     """
     steps, values = recorded(group.runs, "validation/return")
     if not len(steps):

@@ -34,8 +34,8 @@ POOLS = 5
 
 @dataclass(frozen=True)
 class MultiShotConfig(Config):
-    """Settings; the defaults are the paper's. It states no step sizes, no start of the warps, no schedule of tests and
-    validations, and not how large the large batch of training from scratch is: those are ours."""
+    """Settings; the defaults are the paper's. It does not state step sizes, how warps are initialised, the schedule of
+    tests and validations, or the size of the large batch of training from scratch: those are ours."""
 
     method: str = "warp-leap"
     data: str = "tiered-imagenet"
@@ -108,7 +108,7 @@ class MultiShotConfig(Config):
 
     @property
     def test_shape(self) -> ManyShotShape:
-        """On held-out tasks every training image is adapted to."""
+        """The shape of held-out tasks, which are adapted to with every training image."""
         from warpgrad.data.tasks.many_shot import ManyShotShape  # needs torch
 
         batch = self.batch_size * (self.scratch_batch if self.from_scratch else 1)
@@ -169,7 +169,7 @@ _PUBLISHED = (
 """Label, method, and the paper's accuracy after 100 steps."""
 
 STEP_SIZES = (0.0006, 0.002, 0.006, 0.02, 0.06)
-"""A first grid, 0.002 to 0.2, was won at its smallest by Reptile."""
+"""In a first grid, 0.002 to 0.2, the smallest value won for Reptile."""
 _ON_VALIDATION: dict[str, Any] = {"split": "validation", "test_tasks": 10, "test_curve_every": 0}
 _SHORT: dict[str, Any] = {"meta_steps": 100, "validate_every": 100}
 """The meta-steps of a trial: a quarter of those of `small`, so that the search costs less than the runs."""
@@ -189,7 +189,7 @@ PROBES = RunTable(
     preset="small",
     search=True,
 )
-"""The search that chose the step sizes of the preset `small`, with as many trials for each method."""
+"""The search that chose the step sizes of the preset `small`, with equally many trials for each method."""
 
 TABLES = (
     RunTable(

@@ -24,7 +24,7 @@ POLICY = (
 def adapt_and_test(
     learner: Learner, rule: Rule, tasks: Iterable[ManyShotTask], *, steps: int, every: int, seed: int
 ) -> list[AdaptationCurve]:
-    """Adapt to each task, with tests at the start, every `test_every` steps, and at the end."""
+    """Adapt to each task, with tests at the start, every `every` steps, and at the end."""
     found = []
     for index, task in enumerate(tasks):
         key = fold(seed, "held out", index)
@@ -42,7 +42,7 @@ def adapt_and_test(
 def mean_scores(
     config: MultiShotConfig, images: FewShotImages, learner: Learner, rule: Rule, split: str, tasks: int
 ) -> dict[str, float]:
-    """Mean scores on the first tasks of a split over the K steps of meta-training, accuracies in per cent."""
+    """Return mean scores on the first tasks of a split over the K steps of meta-training, accuracies in per cent."""
     held_out = ManyShotFamily(images, split, config.test_shape).tasks(tasks)
     found = adapt_and_test(learner, rule, held_out, steps=config.steps, every=config.test_every, seed=config.seed)
     return {
@@ -55,7 +55,7 @@ def mean_scores(
 def evaluate_on_tasks(
     config: MultiShotConfig, images: FewShotImages, method: Method, notes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The result of a run: per held-out task, at the headline and at the end of adaptation.
+    """Return the result of a run for each held-out task, at the headline and at the end of adaptation.
 
     `notes` are further remarks on the method, for the output.
     """

@@ -4,8 +4,8 @@
     warpgrad run multi-shot --preset small --method leap --seed 1
     warpgrad reproduce multi-shot --preset small --workers 2
 
-A task: 10 classes, hundreds of images of each to adapt to in batches, 50 others of each to be tested on. Meta-training
-sees K steps of a task; tests go on for several times as many.
+A task has 10 classes, with hundreds of images of each to adapt to in batches and 50 others of each to test on.
+Meta-training sees K steps of a task; tests continue for several times as many.
 
 | method      | θ0      | φ: a 3×3 convolution after each block | adaptation                        |
 |-------------|---------|---------------------------------------|-----------------------------------|
@@ -14,9 +14,9 @@ sees K steps of a task; tests go on for several times as many.
 | `reptile`   | Reptile | none                                  | the same                          |
 | `sgd`       | random  | none                                  | the same, in larger batches       |
 
-Meta-updates are Adam's. Validation AUC over K steps chooses the weights that are kept; test tasks scored on the way,
-as in the paper's figure, choose nothing. Batch-norm uses batch statistics in adaptation and in the meta-loss; at test,
-running statistics of the task itself, freed of the values they begin with (`corrected`).
+Meta-updates use Adam. Validation AUC over K steps selects the weights that are kept; test tasks scored during
+meta-training, as in the paper's figure, select nothing. Batch-norm uses batch statistics in adaptation and in the
+meta-loss; at test, running statistics of the task itself, corrected for their initial values (`corrected`).
 """
 
 from __future__ import annotations

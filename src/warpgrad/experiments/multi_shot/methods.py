@@ -20,8 +20,8 @@ from warpgrad.rules import SGD
 
 
 def recipe(config: MultiShotConfig, shape: Shape, *, fresh_head: bool = False) -> Recipe:
-    """How a method is meta-trained, by Algorithm 1, averaged over tasks and their whole trajectories; with
-    `fresh_head`, how it is used where its head does not fit."""
+    """Return how a method is meta-trained, by Algorithm 1 averaged over tasks and their whole trajectories; with
+    `fresh_head`, how it is used if its head does not fit."""
     start: dict[str, StartPolicy] = {"head": "fresh"} if fresh_head else {}
     rule = SGD(config.inner_lr, momentum=config.momentum)
     make = convnet(shape, config.ways, config.widths, pools=POOLS)
@@ -42,6 +42,6 @@ def recipe(config: MultiShotConfig, shape: Shape, *, fresh_head: bool = False) -
 
 
 def _learner(config: MultiShotConfig, module: nn.Sequential, start: Mapping[str, StartPolicy]) -> Learner:
-    # Without marked warp-layers everything is θ. Tests come long before running statistics would have converged.
+    # Without marked warp-layers everything is θ. Tests come long before running statistics have converged.
     warp = None if "warp1" in dict(module.named_children()) else ()
     return Learner(module.to(config.device), warp=warp, start=start, batch_norm="corrected", channels_last=True)

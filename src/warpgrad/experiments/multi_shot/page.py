@@ -1,4 +1,4 @@
-"""What is shown of the multi-shot experiment: accuracies at both horizons, learning curves, meta-training."""
+"""The page of the multi-shot experiment: accuracies at both horizons, learning curves, meta-training."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
 
 
 def horizons(group: Group) -> tuple[int, int]:
-    """The steps of the headline, and of the whole adaptation."""
+    """Return the number of steps of the headline, and of the whole adaptation."""
     found = group.evaluations[0]
     return found["headline_steps"], found["tested_at"][-1]
 

@@ -30,7 +30,7 @@ SCRATCH = ("sgd", "kfac")
 
 @dataclass(frozen=True)
 class OmniglotConfig(Config):
-    """Settings; the defaults are the paper's or, where it is silent, those of the programs published with it."""
+    """Settings; the defaults are the paper's or, where it is silent, those of the code published with it."""
 
     method: str = "warp-leap"
     data: str | None = None
@@ -143,7 +143,7 @@ class OmniglotConfig(Config):
         return self.method in SCRATCH
 
     def drawings_at(self, test_batch: int) -> int:
-        """The batch of this method in the results at `test_batch`."""
+        """Return the batch size of this method in the results at `test_batch`."""
         return test_batch * (self.scratch_batch if self.from_scratch else 1)
 
     @property
@@ -152,7 +152,7 @@ class OmniglotConfig(Config):
 
     @property
     def outer_lr(self) -> float:
-        """The meta step size of θ0 that is used."""
+        """The meta step size of θ0: the given one, or the method's default."""
         if self.theta0_lr is not None:
             return self.theta0_lr
         return 0.5 if self.method in ("maml", "fomaml") else 0.1
@@ -174,7 +174,7 @@ PRESETS: Mapping[str, OmniglotConfig] = MappingProxyType(
     }
 )  # fmt: skip
 """`medium`: the paper's network and protocol with Leap's batch, five tasks per meta-step, a fifth of the points
-replayed, warps that begin at the size of what they see, and as many meta-steps as a core takes in an hour and a half.
+replayed, warps scaled to the size of their inputs, and as many meta-steps as one core takes in an hour and a half.
 `small`: the same at half the width, shorter. `demo`: minutes, on drawn alphabets."""
 
 _SEARCHED: Mapping[str, Mapping[str, float]] = {
@@ -210,7 +210,7 @@ machine, and fixed here: meta-steps that depended on the clock could not be repe
 
 
 def equal_time(preset: str, what: str, meta_steps: int | None = None) -> int:
-    """The number of meta-steps that take the processor time of Warp-Leap's at a preset, or of this many of them."""
+    """Return the number of meta-steps that take the processor time of `meta_steps`, or the preset's, of Warp-Leap."""
     costs = COSTS[preset]
     return round((meta_steps or PRESETS[preset].meta_steps) * costs["warp-leap"] / costs[what])
 
@@ -231,7 +231,7 @@ _SCRATCH_STEP_SIZES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 def _trials(
     label: str, method: str, centre: Mapping[str, float], tried: Mapping[str, tuple[float, ...]], **settings: Any
 ) -> list[Row]:
-    """One setting at a time, the others at the centre, which is the published value where there is one."""
+    """Vary one setting at a time, with the others at the centre, which is the published value if there is one."""
     if method not in SCRATCH:
         settings = {**settings, "meta_steps": equal_time("small", method, _META_STEPS), "validate_every": 0}
     changes = [centre] + [
@@ -247,7 +247,7 @@ def _trials(
 
 
 def _initialisation(label: str, method: str, published: float, *outer: float) -> list[Row]:
-    """θ0's step size is tried around the published one, which was for longer runs, and where the best one lies."""
+    """Return trials of θ0's step size around the published one, which was for longer runs, and around the best one."""
     return _trials(
         label, method, {"inner_lr": 0.1, "theta0_lr": published}, {"inner_lr": _STEP_SIZES, "theta0_lr": outer}
     )
@@ -290,7 +290,7 @@ STEPS = RunTable(
     search=True,
 )
 """SGD and KFAC take ten times the α named here, as in the paper; the paper names neither damping nor bound of KFAC.
-Grids whose edge won a first time were moved on: φ's step of Warp-Leap, θ0's of Reptile, KFAC's damping."""
+Grids that were first won at an edge were shifted: φ's step size of Warp-Leap, θ0's of Reptile, KFAC's damping."""
 
 _STEP_SIZE = FloatRange(0.01, 1.0, log=True)
 _FILTERS = Choices((16, 32, 64, 128))
@@ -345,7 +345,7 @@ RECIPE = RunTable(
     preset="small",
 )
 """Meta-steps are such that all rows take about the processor time of the first, by `benchmarks/meta_step_cost.py`; the
-scores on the way, against processor time, say the rest."""
+scores during meta-training, against processor time, show the rest."""
 
 
 SEEDS = 10
@@ -364,7 +364,7 @@ def _row(
     presets: tuple[str, ...] = (),
     **settings: Any,
 ) -> Row:
-    """`small` and `medium`: seeds at the presets of these names, alike unless both are given."""
+    """Make a row with `small` and `medium` seeds at the presets of these names; `medium` defaults to `small`."""
     seeds = {"small": small, "medium": medium or small}
     return Row(label, {"method": method, **settings}, paper, seeds, at, presets)
 
@@ -374,12 +374,12 @@ def _warp(label: str, paper: float | None = None, **settings: Any) -> Row:
 
 
 def _as_long(row: Row, what: str, *presets: str) -> Row:
-    """The row with as many meta-steps as take the processor time of Warp-Leap's, at some presets."""
+    """Return the row with as many meta-steps as fit into the processor time of Warp-Leap, at some presets."""
     return dataclasses.replace(row, at={preset: {"meta_steps": equal_time(preset, what)} for preset in presets})
 
 
 def _with_equal_time(row: Row, what: str) -> tuple[Row, Row]:
-    """A row at as many meta-steps as Warp-Leap, as in the paper, and one at as much processor time."""
+    """Return the row with as many meta-steps as Warp-Leap, as in the paper, and one with as much processor time."""
     label = f"{row.label}, equal processor time"
     return row, dataclasses.replace(_as_long(row, what, *PRESETS), label=label, paper=None)
 
@@ -398,7 +398,7 @@ MAIN = RunTable(
         *_with_equal_time(_row("MAML", "maml", 56.7, small=2), "maml"),
         _row("KFAC", "kfac", 56.0, small=2),
         _row("SGD", "sgd", 51.0, small=4),
-        # What the meta-trained methods' own batch and step size give without any meta-training.
+        # What the batch and step size of the meta-trained methods give without any meta-training.
         _row("Random θ0, no warp", "sgd", small=4, scratch_batch=1, scratch_lr=1.0),
         _row(
             "Random θ0, no warp, step size searched",
@@ -496,7 +496,7 @@ ETA = RunTable(
     ),
     seeds=ABLATION_SEEDS,
 )
-"""With the sum over its points, as printed, an update moves φ as far, to first order, as that many with η = 1."""
+"""With the sum over its points, as printed, an update moves φ to first order as far as that many with η = 1."""
 
 _NATURAL: Mapping[str, Any] = {
     "theta0": "random", "batch_size": 200, "test_batch": (200,), "inner_lr": 1.0, "scratch_batch": 1, "scratch_lr": 1.0,

@@ -1,6 +1,6 @@
 """Adaptation to held-out alphabets: the same alphabets and batches for every method of a seed.
 
-There is a result at every batch size of `test_batch`. Measures carry it in their names, such as `accuracy_128`.
+There is a result for every batch size in `test_batch`. Names of measures include it, such as `accuracy_128`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class AlphabetCurve(AdaptationCurve):
 def adapt_and_test(adaptation: Adaptation, steps: int, every: int, *, watch: bool = True) -> AlphabetCurve:
     """Take K steps on one task, with a test at the start, every `every` steps, and at the end.
 
-    With `watch`, activations around warp-layers are recorded where there are tests: of θ_k on batch k, for k ≥ 1.
+    With `watch`, activations around warp-layers are recorded at the tests: those of θ_k on batch k, for k ≥ 1.
     """
     learner, task = adaptation.learner, adaptation.task
     record = ActivationRecord(learner.module)
@@ -102,7 +102,7 @@ def adapt_and_test(adaptation: Adaptation, steps: int, every: int, *, watch: boo
 
 
 def validation_alphabets(config: OmniglotConfig, alphabets: Alphabets) -> Sequence[str]:
-    """The alphabets to validate on: the first of those that neither meta-training nor the test has."""
+    """Return the alphabets to validate on: the first of those used neither in meta-training nor in the test."""
     left = alphabets.split(config.tasks).validation
     require(
         len(left) >= config.validation_tasks,
@@ -114,7 +114,7 @@ def validation_alphabets(config: OmniglotConfig, alphabets: Alphabets) -> Sequen
 
 
 def validation_scores(config: OmniglotConfig, alphabets: Alphabets, learner: Learner, rule: Rule) -> dict[str, float]:
-    """Mean scores on validation alphabets during meta-training, at every test batch."""
+    """Return mean scores on validation alphabets during meta-training, at every test batch."""
     if config.method == "finetuning":
         learner = finetuned_learner(config, learner)
     names = validation_alphabets(config, alphabets)
@@ -123,7 +123,7 @@ def validation_scores(config: OmniglotConfig, alphabets: Alphabets, learner: Lea
 
 
 def evaluate_on_alphabets(config: OmniglotConfig, learner: Learner, rule: Rule, store: ImageStore) -> dict[str, Any]:
-    """The result of a run: per held-out alphabet and test batch, and their means."""
+    """Return the result of a run: per held-out alphabet and test batch, and their means."""
     alphabets = Alphabets(store, config.seed, config.protocol)
     test = config.split == "test"
     names = alphabets.split(config.tasks).test if test else validation_alphabets(config, alphabets)
@@ -163,7 +163,7 @@ def adapted_to(
     *,
     watch: bool = True,
 ) -> dict[int, dict[str, AlphabetCurve]]:
-    """Test batch -> alphabet -> how adaptation went; `watch` as in `adapt_and_test`."""
+    """Return test batch -> alphabet -> learning curve; `watch` is as in `adapt_and_test`."""
     results: dict[int, dict[str, AlphabetCurve]] = {}
     with isolated_rng(learner.device), learner.modes_kept(), torch.enable_grad():
         for batch in config.test_batch:
@@ -193,8 +193,8 @@ def _adaptation(config: OmniglotConfig, learner: Learner, rule: Rule, task: Task
 
 
 def _means(results: Mapping[int, Mapping[str, AlphabetCurve]], measures: Sequence[str]) -> dict[str, float]:
-    """Means over alphabets at each test batch; and of accuracy and AUC over test batches too, for a search to judge by
-    without a choice between them."""
+    """Return means over alphabets at each test batch, and of accuracy and AUC also over test batches, so that a search
+    need not choose between them."""
     found = {
         f"{measure}_{batch}": mean(result.measures()[measure] for result in adapted.values())
         for batch, adapted in results.items()
@@ -208,7 +208,7 @@ STATISTICS = ("mean_before", "distance_before", "mean_after", "distance_after")
 
 
 def activation_statistics(activations: Tensor) -> tuple[float, float]:
-    """Mean activation, and the Schatten-1 norm of Cov − I over channels; examples and locations are the samples."""
+    """Return the mean activation, and the Schatten-1 norm of Cov − I over channels, from all examples and locations."""
     rows = activations.detach().movedim(1, -1).reshape(-1, activations.shape[1]).double()
     covariance = torch.cov(rows.T).reshape(rows.shape[1], rows.shape[1])
     difference = covariance - torch.eye(len(covariance), dtype=rows.dtype, device=rows.device)
@@ -216,7 +216,7 @@ def activation_statistics(activations: Tensor) -> tuple[float, float]:
 
 
 class ActivationRecord:
-    """Statistics before and after each warp-layer `warp1`, `warp2`, …, at the steps that it watched."""
+    """Statistics before and after each warp-layer `warp1`, `warp2`, …, at the steps that were watched."""
 
     def __init__(self, module: nn.Module) -> None:
         self._warps = [child for name, child in module.named_children() if name.startswith("warp")]
@@ -244,12 +244,12 @@ class ActivationRecord:
             self._found.append(found)
 
     def statistics(self) -> Tensor:
-        """[steps, layers, statistics]."""
+        """Return the recorded statistics [steps, layers, statistics]."""
         return torch.tensor(self._found, dtype=torch.float64)
 
 
 def mean_statistics(records: Sequence[ActivationRecord]) -> dict[str, Any]:
-    """Means over tasks: `steps`, and for each statistic its values by step and layer; empty without warp-layers."""
+    """Average over tasks: `steps`, and the values of each statistic by step and layer; empty without warp-layers."""
     if not records[0].steps:
         return {}
     means = torch.stack([record.statistics() for record in records]).mean(dim=0)

@@ -20,14 +20,14 @@ shifted at random. Meta-training runs on up to 25 alphabets; ten others are adap
 
 The head is part of the learned initialisation for all but finetuning, which takes a step on every task batch of joint
 training. Batch-norm uses batch statistics in adaptation and in the meta-loss; at test, running statistics of the task
-itself, freed of the values they begin with (`corrected`), for all methods alike.
+itself, corrected for their initial values (`corrected`), for all methods alike.
 
-The paper prints no batch size. Meta-training has one (`batch_size`); held-out alphabets are adapted to at each of
-`test_batch`, 128 as in the program published with the paper and 20 as in Leap's, and every result is given at both. SGD
+The paper states no batch size. Meta-training has one (`batch_size`); held-out alphabets are adapted to at each of
+`test_batch`, 128 as in the code published with the paper and 20 as in Leap's, and every result is given at both. SGD
 and KFAC take four times that.
 
-On the way, every `validate_every` meta-steps, a few alphabets that are neither trained nor tested on are scored in the
-same way. That chooses nothing: the weights are the last ones.
+Every `validate_every` meta-steps, a few alphabets that are neither trained nor tested on are scored in the same way.
+This selects nothing: the final weights are used.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Omniglot(Experiment[OmniglotConfig]):
 
 
 def trained(config: OmniglotConfig, directory: Path) -> tuple[Learner, Rule]:
-    """The learner and the rule of a run, ready for a new alphabet."""
+    """Return the learner and the rule of a run, ready for a new alphabet."""
     if config.from_scratch:
         return plain_learner(config, {"*": "fixed"}), inner_rule(config)
     method = build(config)

@@ -43,7 +43,7 @@ PHI_OPTIMISERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 
 
 def network(config: OmniglotConfig) -> nn.Sequential:
-    """The network of App. E without warp-layers."""
+    """Build the network of App. E without warp-layers."""
     return plain_network(config.seed, _convnet(config))
 
 
@@ -52,9 +52,9 @@ def plain_learner(config: OmniglotConfig, start: Mapping[str, StartPolicy] | Non
 
 
 def warped_learner(config: OmniglotConfig, drawings: Tensor | None = None) -> Learner:
-    """The same network, at the same weights, with warp-layers after its blocks.
+    """Build the same network with the same weights and with warp-layers after its blocks.
 
-    `drawings`, as from `starting_drawings`, are what a `scaled` start of the warp-layers is measured on.
+    `drawings`, from `starting_drawings`, are what `warp_init="scaled"` measures activations on.
     """
     warp = OMNIGLOT_WARPS[config.warp]
     module = warped_network(config.seed, _convnet(config), config.warp_init, drawings, warp=warp)
@@ -65,7 +65,7 @@ def warped_learner(config: OmniglotConfig, drawings: Tensor | None = None) -> Le
 
 
 def starting_drawings(config: OmniglotConfig, alphabets: Alphabets) -> Tensor:
-    """One batch of training drawings, as many from each training alphabet as from every other; keyed by the seed."""
+    """Return one batch of training drawings, equally many from each training alphabet, drawn from the seed."""
     names = alphabets.split(config.tasks).train
     tasks = alphabet_tasks(alphabets, names, batch_size=math.ceil(STARTING_DRAWINGS / len(names)))
     batches = [task.with_seed(fold(config.seed, "start", task.name)).adapt_batch(0) for task in tasks.tasks]
@@ -73,12 +73,12 @@ def starting_drawings(config: OmniglotConfig, alphabets: Alphabets) -> Tensor:
 
 
 def beginning(config: OmniglotConfig, drawings: Tensor) -> Learner:
-    """The network as meta-training, or adaptation from scratch, begins with it."""
+    """Build the learner that meta-training, or adaptation from scratch, starts with."""
     return warped_learner(config, drawings) if config.method == "warp-leap" else plain_learner(config)
 
 
 def multi_headed_learner(config: OmniglotConfig) -> Learner:
-    """The body of the network with a head of its own for each training alphabet."""
+    """Build the body of the network with a separate head for each training alphabet."""
     plain = network(config)
     head = plain.get_submodule("head")
     assert isinstance(head, nn.Linear)
@@ -93,7 +93,7 @@ def inner_rule(config: OmniglotConfig) -> Rule:
 
 
 def recipe(config: OmniglotConfig, drawings: Tensor | None = None) -> Recipe:
-    """How a method is meta-trained; `drawings` as in `warped_learner`."""
+    """Return how a method is meta-trained; `drawings` are as in `warped_learner`."""
     optimiser: dict[ParameterGroup, OptimiserFactory] = {"theta0": partial(torch.optim.SGD, lr=config.outer_lr)}
     schedule = partial(CosineAnnealingLR, T_max=config.meta_steps) if config.meta_schedule == "cosine" else None
     rule = inner_rule(config)
@@ -116,20 +116,22 @@ def recipe(config: OmniglotConfig, drawings: Tensor | None = None) -> Recipe:
 
 
 def build(config: OmniglotConfig) -> Method:
-    """The method of a run, for its weights to be put into: where meta-training began does not matter any more, and own
-    weights are drawn without a look at data."""
+    """Build the method of a run to load its weights into.
+
+    The initial weights no longer matter, and with `warp_init="own"` they are drawn without data.
+    """
     return recipe(dataclasses.replace(config, warp_init="own")).method
 
 
 def training_tasks(config: OmniglotConfig, tasks: TaskList) -> TaskList:
-    """The training alphabets as the method sees them: each with a head of its own for finetuning."""
+    """Return the training alphabets as the method sees them; for finetuning, each with a separate head."""
     if config.method != "finetuning":
         return tasks
     return TaskList([HeadedTask(task, place) for place, task in enumerate(tasks.tasks)])
 
 
 def finetuned_learner(config: OmniglotConfig, trained: Learner) -> Learner:
-    """The jointly trained body in a plain network whose head is drawn afresh for every alphabet."""
+    """Return the jointly trained body in a plain network whose head is drawn for every alphabet."""
     learner = plain_learner(config, {"head": "fresh"})
     body = trained.module.get_submodule("body").state_dict()
     learner.module.load_state_dict({**learner.module.state_dict(), **body})
@@ -137,7 +139,7 @@ def finetuned_learner(config: OmniglotConfig, trained: Learner) -> Learner:
 
 
 def distance_names(learner: Learner) -> Sequence[str]:
-    """The parameters that count in distances: all of θ but task embeddings, which start at 0."""
+    """Return the parameters that count in distances: all of θ except task embeddings, which start at 0."""
     return [name for name, policy in learner.starts.items() if policy != "zero"]
 
 
@@ -157,18 +159,18 @@ def _learner(config: OmniglotConfig, module: nn.Module, **options: Any) -> Learn
 
 
 _PAUSE = 0.2
-"""Seconds between two looks at whether another process has drawn the alphabets."""
+"""Seconds between checks whether another process has drawn the alphabets."""
 
 
 def chosen_data(data: str | None) -> str:
-    """What `data` means: itself, or where it is None Omniglot if it has been prepared, else the drawn alphabets."""
+    """Return `data`, or if it is None, Omniglot if it has been prepared and the drawn alphabets otherwise."""
     if data is not None:
         return data
     return OMNIGLOT if prepared(OMNIGLOT) is not None else DRAWN
 
 
 def open_data(data: str | None) -> ImageStore:
-    """The store that `data` names: `omniglot`, `drawn` (made the first time it is asked for), or a folder."""
+    """Open the store that `data` names: `omniglot`, `drawn` (made the first time it is needed), or a folder."""
     data = chosen_data(data)
     if data == DRAWN:
         return open_store(prepared(DRAWN) or _draw(STORES / DRAWN))
@@ -184,7 +186,7 @@ def _draw(destination: Path) -> Path:
     from warpgrad.data import prepare_drawn  # needs Pillow, and networks are built without it
 
     print(f"drawing alphabets into {destination}, once", file=sys.stderr, flush=True)
-    # Runs that begin together want the same bytes in the same place: one draws them, the others wait for it.
+    # Runs that start together need the same bytes in the same place: one draws them, the others wait.
     while not (destination / FILE).is_file():
         try:
             prepare_drawn(destination)

@@ -1,5 +1,5 @@
-"""What is shown of the alphabets experiment, at every test batch: accuracies beside the paper's, curves, path lengths,
-activations, scores on the way."""
+"""The page of the alphabets experiment, at every test batch: accuracies beside the paper's, curves, path lengths,
+activations, scores during meta-training."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ from warpgrad.statistics.formatting import count
 
 
 def build_page(groups: Sequence[Group], title: str) -> Page:
-    """Sections for whatever the groups hold: a tasks axis where they differ in tasks, activations where there are
-    warps, winners where settings were searched. Everything is shown at every test batch."""
+    """Build the page, with everything shown at every test batch.
+
+    It has a tasks axis if groups differ in tasks, activations if there are warps, winners if settings were searched.
+    """
     groups = distinct(groups)
     data, batches = data_of(groups), batches_of(groups)
     steps = groups[0].evaluations[0]["tested_at"][-1]
@@ -102,7 +104,7 @@ def _policies(groups: Sequence[Group]) -> list[str]:
 
 
 def _winners(groups: Sequence[Group]) -> list[Section]:
-    """The best trial of each method, where settings were searched on validation alphabets."""
+    """Return the best trial of each method, if settings were searched on validation alphabets."""
     if any(evaluation["split"] == "test" for group in groups for evaluation in group.evaluations):
         return []
     header, rows = search_lines(trials_of(groups, "accuracy"), "mean accuracy over test batches, %")
@@ -112,7 +114,7 @@ def _winners(groups: Sequence[Group]) -> list[Section]:
 
 
 def _tasks_axis(groups: Sequence[Group], batches: Sequence[int]) -> list[Section]:
-    """Accuracy and AUC against the number of meta-training tasks, where that differs."""
+    """Plot accuracy and AUC against the number of meta-training tasks, if that differs."""
     by_settings: dict[str, dict[int, Group]] = {}
     for group in groups:
         config = dict(group.runs[0].config)
@@ -154,7 +156,7 @@ def _tasks_axis(groups: Sequence[Group], batches: Sequence[int]) -> list[Section
 
 
 def _sizes_at_start(groups: Sequence[Group]) -> list[Section]:
-    """Root mean squares of activations where meta-training began."""
+    """Tabulate the root mean squares of activations at the start of meta-training."""
     layers = max(len(group.evaluations[0]["sizes_at_start"]["before"]) for group in groups)
     if not layers:
         return []
@@ -225,7 +227,7 @@ def _interval_series(name: str, found: dict[int, Group], measure: str) -> Series
 
 
 def batches_of(groups: Sequence[Group]) -> list[int]:
-    """The batch sizes at which all runs were tested."""
+    """Return the batch sizes at which all runs were tested."""
     tested = [evaluation["test_batch"] for group in groups for evaluation in group.evaluations]
     common = [batch for batch in tested[0] if all(batch in others for others in tested)]
     require(

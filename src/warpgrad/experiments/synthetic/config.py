@@ -83,14 +83,14 @@ SPACES: Spaces = {
 
 
 def descending_at_test(config: SyntheticConfig) -> tuple[InnerRule, float]:
-    """The rule that descends at test, and its step size."""
+    """Return the rule that descends at test, and its step size."""
     if config.test_rule is None or config.test_lr is None:
         return config.inner_rule, config.lr
     return config.test_rule, config.test_lr
 
 
 def tuned_lr(config: SyntheticConfig, name: InnerRule) -> float:
-    """The step size at which a rule does best without a warp."""
+    """Return the step size at which a rule does best without a warp."""
     lrs = {"sgd": config.tuned_sgd_lr, "momentum": config.tuned_momentum_lr, "adam": config.tuned_adam_lr}
     return lrs[name]
 
@@ -115,7 +115,7 @@ TABLES = (
         "synthetic",
         (
             Row("WarpGrad"),
-            # Adam has the step size at which it does best alone: none was searched for it under the warp.
+            # Adam has the step size at which it does best without a warp: none was searched for it with one.
             Row("WarpGrad, Adam as the inner rule at test", {"test_rule": "adam", "test_lr": 0.2}),
             Row("WarpGrad, Adam as the inner rule in meta-training and test", {"inner_rule": "adam", "lr": 0.2}),
         ),

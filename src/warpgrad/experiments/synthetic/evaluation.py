@@ -1,7 +1,7 @@
 """Descents on held-out surfaces, with and without the warp; one column for each way to descend.
 
-What is kept is what tables, figures and pages need, so that none of them needs the run itself: means over the starts of
-every surface, Ω's weights, and a few surfaces to draw that are chosen before anything is known of them.
+The evaluation has all that tables, figures and pages need, so that none of them needs the run itself: means over the
+starts of every surface, Ω's weights, and a few surfaces to draw, chosen before any result is known.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Descent:
 
 
 def descend_surfaces(omega: nn.Module | None, rule: Rule, starts: Tensor, coefficients: Tensor, steps: int) -> Descent:
-    """K steps from every start [n, 2] on its own surface [n, 8], through Ω where one is given."""
-    learner = Learner(Position(omega).to(starts.device), warp=())  # Ω, which learns nothing here, is frozen
+    """Take K steps from every start [n, 2] on its surface [n, 8], through Ω if one is given."""
+    learner = Learner(Position(omega).to(starts.device), warp=())  # Ω is frozen: it learns nothing here
     tasks = [SurfaceTask(own) for own in coefficients]
     adaptation = BatchedAdaptation(learner, rule, tasks, range(len(tasks)))
     trajectory = Trajectory(adaptation, steps, start=adaptation.start([{"theta": start} for start in starts]))
@@ -59,9 +59,9 @@ def descend_surfaces(omega: nn.Module | None, rule: Rule, starts: Tensor, coeffi
 
 
 class Test:
-    """The held-out surfaces and starts of one meta-seed, and how every column does on them."""
+    """The held-out surfaces and starts of one meta-seed, and the descents of every column on them."""
 
-    __test__ = False  # pytest would take the name for that of a test case
+    __test__ = False  # or pytest would take the class for a test case
 
     def __init__(self, config: SyntheticConfig) -> None:
         self.config = config
@@ -76,11 +76,11 @@ class Test:
         self.with_minimum = [place for place, points in enumerate(self.found) if len(points)]
 
     def without_warp(self) -> dict[str, Descent]:
-        """The descents of the rule without a warp."""
+        """Return the descents of the rule without a warp."""
         return {"plain": self._descend(None, rule_at_test(self.config), self.x0)}
 
     def columns(self, omega: nn.Module) -> tuple[dict[str, Descent], Tensor]:
-        """Every column, and which starts Newton's method could match."""
+        """Return the descents of every column, and which starts Newton's method could match."""
         config = self.config
         matched = invert(omega, self.x0, self.x0)
         inner = rule_at_test(config)
@@ -97,7 +97,7 @@ class Test:
         }, matched.converged
 
     def result(self, omega: nn.Module | None) -> dict[str, Any]:
-        """The content of evaluation.json; without Ω, of the rule alone."""
+        """Return the content of evaluation.json; without Ω, only that of the plain rule."""
         if omega is None:
             return self._results(self.without_warp(), None)
         omega = omega.requires_grad_(False)
@@ -158,25 +158,27 @@ class Test:
     def _curvature(
         self, name: str, column: Descent, omega: nn.Module, converged: Tensor
     ) -> dict[str, list[float | None]]:
-        """Space -> the largest curvature met, per surface: over matched starts in the columns that begin at x0. A plain
-        descent knows x's space alone."""
+        """Return space -> largest curvature met, per surface; over matched starts in the columns that begin at x0.
+
+        A plain descent has the space of x alone.
+        """
         own = met(omega if name in WARPED else None, column.thetas, self.coefficients)
         spaces = {"x": own.x} if name not in WARPED else vars(own)
         kept = converged if name in FROM_X0 else torch.ones_like(converged)
         return {space: self._matched(values, kept) for space, values in spaces.items()}
 
     def _means(self, values: Tensor) -> list[float]:
-        """Per surface, the mean over its starts."""
+        """Return the mean over starts for each surface."""
         means: list[float] = values.double().reshape(self.shape).mean(dim=1).tolist()
         return means
 
     def _matched(self, values: Tensor, converged: Tensor) -> list[float | None]:
-        """Per surface, the mean over its starts that could be matched; None where none could."""
+        """Return the mean over the starts that could be matched for each surface, or None where none could."""
         pairs = zip(values.double().reshape(self.shape), converged.reshape(self.shape), strict=True)
         return [float(own[kept].mean()) if kept.any() else None for own, kept in pairs]
 
     def _examples(self, columns: Mapping[str, Descent]) -> list[dict[str, Any]]:
-        """The first surfaces that have a minimum, whatever they look like, with their starts and where all ended."""
+        """Return the first surfaces that have a minimum, without selection, with their starts and final heights."""
         starts = self.x0.reshape(*self.shape, 2)
         ends = {name: column.heights[-1].reshape(self.shape) for name, column in columns.items()}
         return [
@@ -191,5 +193,5 @@ class Test:
 
 
 def _mean(values: Sequence[float | None]) -> float:
-    """The mean of the values that exist; NaN where there are none."""
+    """Return the mean of the values that are not None, or NaN if there are none."""
     return float(torch.tensor([value for value in values if value is not None]).mean())

@@ -5,9 +5,9 @@
     warpgrad reproduce synthetic-long --workers 2
 
 Each meta-step draws a new surface and ten starts; Ω, a residual tanh net with 30 hidden units, is learned online
-from 100 steps of descent at step size 0.1. 100 meta-steps, as the paper prints, hardly bend the plane: the preset
-`long` has 1000, of ten surfaces each. On held-out surfaces, all from the same x0, where the plain rule is the one that
-descends through the warp too (gradient descent, or Adam):
+from 100 steps of descent at step size 0.1. 100 meta-steps, as the paper states, hardly bend the plane: the preset
+`long` has 1000, of ten surfaces each. Tests are on held-out surfaces, all from the same x0, where the plain rule is the
+one that also descends through the warp (gradient descent, or Adam):
 
 | column            | start                        | what it shows                                               |
 |-------------------|------------------------------|-------------------------------------------------------------|

@@ -1,4 +1,4 @@
-"""The page of the synthetic experiment: what is shift, what is geometry, how smooth it is, and what it looks like."""
+"""The page of the synthetic experiment: the effects of shift and of geometry, smoothness, and pictures."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ METHODS = {
     "momentum_tuned": ("Momentum", 0), "adam_tuned": ("Adam", 0), "warp": ("WarpGrad", 0),
     "warp_matched": ("WarpGrad", 1),
 }  # fmt: skip
-"""Column -> whose colour it has, and which dash."""
+"""Column -> the column whose colour it shares, and its dash pattern."""
 COLOURS = {
     column: look.colour
     for column, look in zip(
         ("sgd_tuned", "adam_tuned", "warp"), appearances(["SGD", "Adam", "WarpGrad"]).values(), strict=True
     )
 }
-"""The columns whose descents are drawn, in the colours that they have in charts."""
+"""The columns whose descents are drawn, in the same colours as in charts."""
 _SIDE = 121
 
 Positions = NDArray[np.float64]
@@ -88,7 +88,7 @@ class Example:
     theta: Positions
     """WarpGrad's θ's, from θ0 = x0."""
     paths: Mapping[str, Positions]
-    """Column -> where on the surface it goes."""
+    """Column -> its positions on the surface."""
     final: Mapping[str, float]
     """Column -> mean height at the end."""
 
@@ -98,7 +98,7 @@ class Example:
 
 
 def redrawn(evaluation: Mapping[str, Any], config: SyntheticConfig) -> tuple[nn.Module, list[Example]]:
-    """Ω of a run, and the descents on the surfaces that its evaluation names, taken again from what is kept of them."""
+    """Return Ω of a run, and recompute the descents on the surfaces that are stored in its evaluation."""
     omega = omega_of(config.hidden, evaluation["omega"])
     rules = {name: rule(config, name, tuned_lr(config, name)) for name in ("sgd", "adam")}
     found = []
@@ -117,7 +117,7 @@ def redrawn(evaluation: Mapping[str, Any], config: SyntheticConfig) -> tuple[nn.
 
 
 def descents(shown: Sequence[Example], labels: Mapping[str, str], *, alt: str, caption: str) -> Figure:
-    """A row for each surface: contours and all descents, a column for each method; `labels` says what it is called."""
+    """Draw contours and all descents, with a row for each surface and a column for each method in `labels`."""
     rows = [
         [_descents_panel(example, name, "" if row else label) for name, label in labels.items()]
         for row, example in enumerate(shown)
@@ -153,8 +153,8 @@ def _descents_panel(example: Example, name: str, title: str) -> Panel:
 
 
 def surfaces_3d(omega: nn.Module, shown: Sequence[Example], *, alt: str, caption: str) -> Figure:
-    """Top: WarpGrad on the surface as Ω makes it look from θ-space; bottom: gradient descent on the native one; both
-    from the same numbers, θ0 = x0."""
+    """Draw WarpGrad on the surface as seen from θ-space through Ω (top), and gradient descent on the native surface
+    (bottom); both start from the same numbers, θ0 = x0."""
     rows = [[_surface_3d(own, example) for example in shown] for own in (omega, None)]
     return panels(rows, size=(3.0 * len(shown), 6.0), alt=alt, caption=caption)
 
@@ -178,7 +178,7 @@ def _surface_3d(omega: nn.Module | None, example: Example) -> Panel:
 
 
 def warped_grid(omega: nn.Module, *, alt: str, caption: str) -> Figure:
-    """A square grid of θ's, and where Ω takes it."""
+    """Draw a square grid of θ's, and its image under Ω."""
     fine = torch.linspace(-EDGE, EDGE, 200)
     corners = EDGE * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1], [-1, -1]])
     row = []
@@ -198,11 +198,11 @@ def _grid() -> Tensor:
 
 
 SHOWN = 3
-"""Surfaces in one figure."""
+"""The number of surfaces in one figure."""
 
 
 def build_page(groups: Sequence[Group], title: str) -> Page:
-    """The whole story of every group; or, of settings to choose from, one table."""
+    """Build the page: all sections for every group or, for a search, one table."""
     config = synthetic_config(groups[0])
     if is_search(groups):
         sections = [_search(groups)]
@@ -216,7 +216,7 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
 
 
 def _story(group: Group, *, several: bool, pictures: int) -> list[Section]:
-    """Everything about one group, with pictures of so many surfaces."""
+    """Return all sections about one group, with pictures of the first `pictures` surfaces."""
     sections = [_table(group), _curves(group)]
     if "warp" in names(group):
         sections = [_headline(group), *sections, _smoothness(group), *_pictures(group, pictures)]
@@ -420,7 +420,7 @@ def _search(groups: Sequence[Group]) -> Section:
 
 
 def result_lines(groups: Sequence[Group]) -> Lines:
-    """The table for the terminal: all columns of every group, or one line for every setting of a search."""
+    """Return the table for the terminal: all columns of every group, or one line for every trial of a search."""
     if is_search(groups):
         return _search_lines(groups)
     rows = []

@@ -26,7 +26,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Smoothness(Comparison):
-    """How much smaller the largest curvature is that `better` meets, in θ's space, than that of `worse` in `space`."""
+    """How much smaller the largest curvature met by `better` in θ's space is than that of `worse` in `space`."""
 
     space: str
 
@@ -67,7 +67,7 @@ MET = (
         for space, words in (("theta", "in θ"), ("x", "in x"), ("scaled", "in x, times |det DΩ|"))
     ),
 )
-"""(column, space, what it is called) of every largest curvature that is shown."""
+"""(column, space, title) of every largest curvature that is shown."""
 
 
 def synthetic_config(group: Group) -> SyntheticConfig:
@@ -75,7 +75,7 @@ def synthetic_config(group: Group) -> SyntheticConfig:
 
 
 def names(group: Group) -> dict[str, str]:
-    """What the columns of a group are called. The tuned rule has no name of its own where it is the plain one."""
+    """Return the titles of the columns of a group; the tuned rule is left out where it is the plain one."""
     config = synthetic_config(group)
     kind, lr = descending_at_test(config)
     rule, best = RULES[kind], tuned_lr(config, kind)
@@ -95,18 +95,18 @@ def names(group: Group) -> dict[str, str]:
 
 
 def comparisons(group: Group) -> list[Comparison]:
-    """The comparisons whose columns the group has."""
+    """Return the comparisons whose columns the group has."""
     known = names(group)
     return [item for item in COMPARISONS if item.worse in known and item.better in known]
 
 
 def scores(group: Group, column: str, *, matched_only: bool) -> dict[int, dict[int, float]]:
-    """seed -> surface -> mean final loss of its starts; with `matched_only`, of those whose start could be matched."""
+    """Return seed -> surface -> mean final loss over its starts, or with `matched_only` over the matched ones."""
     return by_seed(group, lambda found: _present((found["matched"] if matched_only else found)["final"][column]))
 
 
 def advantage(group: Group, comparison: Comparison) -> Difference:
-    """The paired difference of final losses, worse − better."""
+    """Return the paired difference of final losses, worse − better."""
     matched_only = comparison.better == "warp_matched"
     return paired_difference(
         scores(group, comparison.worse, matched_only=matched_only),
@@ -116,8 +116,8 @@ def advantage(group: Group, comparison: Comparison) -> Difference:
 
 
 def between_groups(first: Group, second: Group) -> Difference | None:
-    """How much lower WarpGrad of `second` ends than that of `first` from θ0 = x0; None where they were not tested on
-    the same surfaces."""
+    """Return how much lower WarpGrad of `second` ends than that of `first` from θ0 = x0; None unless both were tested
+    on the same surfaces."""
     keys = ("form", "split", "steps", "test_surfaces", "test_starts")
     ours, theirs = synthetic_config(first), synthetic_config(second)
     seeds = [{run.seed for run in group.runs} for group in (first, second)]
@@ -136,14 +136,14 @@ def final_loss(group: Group, column: str) -> Estimate:
 
 
 def fraction_reached(group: Group, column: str) -> Estimate:
-    """Fraction of starts that end at a minimum, over surfaces that have one."""
+    """Estimate the fraction of starts that end at a minimum, over surfaces that have one."""
     values = by_seed(group, lambda evaluation: dict(enumerate(evaluation["reached"][column])))
     return mean_interval(values, name=names(group)[column])
 
 
 def curvatures(group: Group, column: str, space: str) -> dict[int, dict[int, float]]:
-    """seed -> surface -> the largest curvature that descents meet, mean over their starts; of the columns that begin at
-    x0, over those that could be matched."""
+    """Return seed -> surface -> the largest curvature that descents meet, as a mean over starts; for columns that begin
+    at x0, over the starts that could be matched."""
     return by_seed(group, lambda evaluation: _present(evaluation["curvature"][column][space]))
 
 
@@ -152,7 +152,7 @@ def curvature(group: Group, column: str, space: str) -> Estimate:
 
 
 def smoothness(group: Group, item: Smoothness) -> Difference:
-    """The paired difference of largest curvatures; positive where θ's space is the smoother one."""
+    """Return the paired difference of largest curvatures, which is positive if θ's space is the smoother one."""
     return paired_difference(
         curvatures(group, item.worse, item.space),
         curvatures(group, item.better, "theta"),
@@ -161,10 +161,10 @@ def smoothness(group: Group, item: Smoothness) -> Difference:
 
 
 def _present(values: Sequence[float | None]) -> dict[int, float]:
-    """Surface -> value, where there is one."""
+    """Return surface -> value for the values that are not None."""
     return {place: value for place, value in enumerate(values) if value is not None}
 
 
 def is_search(groups: Sequence[Group]) -> bool:
-    """Whether the groups are settings to choose from: validated, one line each."""
+    """Return whether the groups are the trials of a search, which were validated rather than tested."""
     return len(groups) > 1 and all(synthetic_config(group).split == "validation" for group in groups)

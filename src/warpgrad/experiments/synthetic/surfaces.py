@@ -28,7 +28,7 @@ EDGE = 3.0
 
 
 def surface(position: Tensor, coefficients: Tensor) -> Tensor:
-    """f at positions [..., 2] for coefficients [..., 8] = (s, a1, a2, a3, b1, b2, b3, peaks)."""
+    """Evaluate f at positions [..., 2] for coefficients [..., 8] = (s, a1, a2, a3, b1, b2, b3, peaks)."""
     x1, x2 = position.unbind(-1)
     s, a1, a2, a3, b1, b2, b3, peaks = coefficients.unbind(-1)
     square1, square2 = x1.square(), x2.square()
@@ -39,7 +39,7 @@ def surface(position: Tensor, coefficients: Tensor) -> Tensor:
 
 
 def draw_coefficients(seed: int, form: Form = "printed") -> Tensor:
-    """The coefficients that this seed draws; all b = 0, a surface without features, is drawn like any other."""
+    """Draw coefficients from the seed; all b = 0, a surface without features, is as likely as any other."""
     draw = generator(seed, "surface")
     s = torch.randint(1, 11, (1,), generator=draw)
     a = torch.randint(-1, 2, (3,), generator=draw)
@@ -67,7 +67,7 @@ class SurfaceTask(Task):
 
 
 class SurfaceFamily(TaskFamily):
-    """A meta-batch is one or several new surfaces, each as often as it has starts: the copies begin at different places
+    """Meta-batches of one or several new surfaces, each repeated once per start: the copies begin at different places
     and are trained separately."""
 
     def __init__(self, form: Form = "printed", surfaces: int = 1) -> None:
@@ -85,7 +85,7 @@ class SurfaceFamily(TaskFamily):
             not left and starts,
             f"{size} tasks cannot be {self.surfaces} surfaces with as many starts each; make them a multiple.",
         )
-        # The first of several surfaces is the one that is drawn where there is only one.
+        # The first of several surfaces is the one that is drawn if there is only one.
         keys = [fold(seed, "surface"), *(fold(seed, "surface", place) for place in range(1, self.surfaces))]
         return [task for key in keys for task in [self.sample(key)] * starts]
 
@@ -100,7 +100,7 @@ class Position(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw a start, x ~ U(−3, 3)²."""
+        """Draw a starting point, x ~ U(−3, 3)²."""
         nn.init.uniform_(self.theta, -EDGE, EDGE)
 
     def forward(self) -> Tensor:
@@ -135,7 +135,7 @@ _NEWTON_STEPS = 30
 
 
 def minima(coefficients: Tensor) -> list[Tensor]:
-    """The minima [m, 2] of each surface: grid points below their eight neighbours, polished by Newton's method."""
+    """Find the minima [m, 2] of each surface: grid points below their eight neighbours, refined by Newton's method."""
     coefficients = coefficients.double()
     axis = torch.linspace(-EDGE, EDGE, _GRID, dtype=torch.float64)
     grid = torch.stack(torch.meshgrid(axis, axis, indexing="ij"), dim=-1)
@@ -147,19 +147,19 @@ def minima(coefficients: Tensor) -> list[Tensor]:
 
 
 def reached(positions: Tensor, found: Tensor) -> Tensor:
-    """Which positions [..., 2] lie within `RADIUS` of one of the minima [n, 2]."""
+    """Return which positions [..., 2] lie within `RADIUS` of one of the minima [n, 2]."""
     gaps = torch.cdist(positions.double().reshape(-1, 2), found)
     return (gaps.min(dim=1).values < RADIUS).reshape(positions.shape[:-1])
 
 
 def _lowest(heights: Tensor) -> Tensor:
-    """Which inner points of a grid lie below all eight neighbours."""
+    """Return which inner points of a grid lie below all eight neighbours."""
     around = heights.unfold(0, 3, 1).unfold(1, 3, 1).flatten(2)[..., [0, 1, 2, 3, 5, 6, 7, 8]]
     return heights[1:-1, 1:-1] < around.amin(dim=-1)
 
 
 def _polished(points: Tensor, coefficients: Tensor) -> tuple[Tensor, Tensor]:
-    """Candidates [n, 2] after Newton's method, and which of them are minima."""
+    """Refine candidates [n, 2] by Newton's method, and return them with a mask of those that are minima."""
     slope, curvature = vmap(grad(surface)), vmap(jacrev(grad(surface)))
     origin = points
     for _ in range(_NEWTON_STEPS):
@@ -196,7 +196,7 @@ class Curvature:
 
 
 def hessian(omega: Omega, theta: Tensor, coefficients: Tensor) -> Tensor:
-    """∇²(L ∘ Ω) at points [n, 2] of surfaces [n, 8]: [n, 2, 2]."""
+    """Compute ∇²(L ∘ Ω) at points [n, 2] of surfaces [n, 8]: [n, 2, 2]."""
 
     def warped(place: Tensor, own: Tensor) -> Tensor:
         return surface(omega(place), own)
@@ -206,14 +206,14 @@ def hessian(omega: Omega, theta: Tensor, coefficients: Tensor) -> Tensor:
 
 
 def largest_eigenvalue(matrices: Tensor) -> Tensor:
-    """The largest magnitude of an eigenvalue of symmetric [..., 2, 2], in closed form."""
+    """Return the largest magnitude of the eigenvalues of symmetric matrices [..., 2, 2], in closed form."""
     first, mixed, second = matrices[..., 0, 0], matrices[..., 0, 1], matrices[..., 1, 1]
     return (first + second).abs() / 2 + torch.hypot((first - second) / 2, mixed)
 
 
 @torch.no_grad()
 def met(omega: Omega | None, thetas: Tensor, coefficients: Tensor) -> Curvature:
-    """The largest curvature along descents [K+1, n, 2] on surfaces [n, 8]; without Ω all three measures are one."""
+    """Return the largest curvature along descents [K+1, n, 2] on surfaces [n, 8]; without Ω, all measures agree."""
     steps, count, _ = thetas.shape
     places, own = thetas.reshape(-1, 2), coefficients.repeat(steps, 1)
     found = []

@@ -1,4 +1,4 @@
-"""From a meta-trained run and somebody's labelled sentences to an adapted classifier in a folder: `warpgrad adapt`."""
+"""`warpgrad adapt`: adapt a meta-trained run to a user's labelled sentences, and write the classifier to a folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from warpgrad.training.run_directory import check_read
 
 @dataclass(frozen=True)
 class Summary:
-    """What an adaptation was."""
+    """The summary of an adaptation."""
 
     sentences: int
     labels: int
@@ -46,7 +46,7 @@ def adapt_run(
     steps: int | None = None,
     keep_warps: bool = False,
 ) -> Summary:
-    """Adapt what a run has meta-learned to the labelled sentences of a file, and hand the classifier over."""
+    """Adapt a meta-trained run to the labelled sentences of a file, and write the classifier to `out`."""
     if config.method not in META:
         raise WarpgradError(
             f"{run} is of the method {config.method}, which is not meta-trained: adapt a run of {', '.join(META)}."
@@ -74,7 +74,7 @@ def adapt_run(
 
 
 def _loss(method: Method, task: IntentTask, values: Mapping[str, Tensor]) -> float:
-    """L_task on the batch of the first step, at θ among these values."""
+    """Return L_task on the batch of the first step, with θ taken from `values`."""
     learner = method.learner
     theta = {name: values[name].detach() for name in learner.theta0}
     with torch.no_grad(), learner.modes_kept():

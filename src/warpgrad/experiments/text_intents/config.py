@@ -1,4 +1,4 @@
-"""The settings of the text experiment. It is ours, not the paper's: its method at work on a pretrained encoder."""
+"""The settings of the text experiment, which is not in the paper: its method applied to a pretrained encoder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SEARCHED: Mapping[str, Mapping[str, Any]] = {
     "lora": {"tune_lr": 3e-3},
     "contrastive": {"tune_lr": 1e-4},
 }
-"""Step sizes and lengths of a method's own, where they are not the defaults."""
+"""Step sizes and numbers of steps of methods that do not use the defaults."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class TextConfig(Config):
 
     @property
     def adaptation_steps(self) -> int:
-        """How many steps the method takes on a test task."""
+        """The number of steps that the method takes on a test task."""
         if self.method in META:
             return self.test_steps
         return self.tune_steps if self.method in TUNED else 0
@@ -161,11 +161,11 @@ LABELS: Mapping[str, str] = {
     "anil": "ANIL",
     "meta-sgd": "Meta-SGD",
 }
-"""In the order of the table, which is run seed by seed: what the question is about comes first."""
+"""In the order of the table, which is run seed by seed: the methods of most interest come first."""
 _INDICATIVE = ("fomaml", "anil", "meta-sgd")
 """Methods with two meta-seeds; the others have four."""
 ALL_LAYERS = 6
-"""Of MiniLM, which fine-tuning of all weights adapts."""
+"""The number of layers of MiniLM, which fine-tuning of all weights adapts."""
 
 
 def _own(method: str) -> dict[str, Any]:
@@ -187,9 +187,9 @@ MAIN = RunTable(
 _ON_VALIDATION: dict[str, Any] = {
     "split": "validation", "shots": (5, 20), "draws": 2, "query": 50, "together": 0, "outside": 0,
 }  # fmt: skip
-"""At one shot nothing is adapted by, so it tells nothing about step sizes."""
+"""With one shot there is nothing to adapt on, so it says nothing about step sizes."""
 _SHORT = {"meta_steps": 25, "validate_every": 25, "validation_draws": 1}
-"""Meta-training in the search: long enough to tell α, not to tell Adam's step sizes, which would come out too large."""
+"""Meta-training in the search: long enough to choose α, but not Adam's step sizes, which would come out too large."""
 _INNER_STEP_SIZES: Mapping[str, tuple[float, ...]] = {
     **dict.fromkeys(META, (0.3, 1.0, 3.0, 10.0)),
     "anil": (10.0, 30.0, 100.0, 300.0),
@@ -200,12 +200,12 @@ _TUNE_STEP_SIZES: Mapping[str, tuple[float, ...]] = {
     **dict.fromkeys(("tune-all", "contrastive"), (1e-5, 3e-5, 1e-4, 3e-4)),
 }
 _LONGEST = 20
-"""Steps of adaptation in the search, which tests on the way; the best length counts."""
+"""Steps of adaptation in the search, which also tests after fewer; the best number of steps counts."""
 _PENALTIES = (0.01, 0.03, 0.1, 0.3)
 
 
 def _trials(method: str) -> list[tuple[str, dict[str, Any]]]:
-    """What is searched for a method: four trials each."""
+    """Return the four trials (label, settings) that are searched for a method."""
     if method in META:
         settings = {**_SHORT, "test_steps": _LONGEST}
         return [(f"α = {size:g}", {**settings, "inner_lr": size}) for size in _INNER_STEP_SIZES[method]]
@@ -228,7 +228,7 @@ PROBES = RunTable(
     preset="small",
     search=True,
 )
-"""What the step sizes of the preset `small` are chosen by: as many trials for each method that has any."""
+"""The search that chose the step sizes of the preset `small`, with equally many trials for each method that has any."""
 
 TABLES: tuple[RunTable, ...] = (MAIN, PROBES)
 

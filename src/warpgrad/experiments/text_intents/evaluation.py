@@ -1,4 +1,4 @@
-"""Adaptation to new domains: the same support sets, the same sentences to be judged on, for every method of a seed."""
+"""Adaptation to new domains: the same support sets and the same query sentences for every method of a seed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOGETHER = "all labels at once"
 
 
 def evaluate_on_domains(config: TextConfig, data: Sentences, run: Path) -> dict[str, Any]:
-    """The result of a run: accuracy on every held-out task, and how well sentences out of scope are told apart."""
+    """Return the result of a run: accuracy on every held-out task, and how well out-of-scope sentences are detected."""
     labels = len(data.text.split(config.seed)[config.split])
     method = trained_method(config, data.encoder, run, max(labels, CAPACITY)) if config.method in META else None
     plain = classifier(config, data.encoder, max(labels, CAPACITY)) if method is None else None
@@ -59,7 +59,7 @@ def evaluate_on_domains(config: TextConfig, data: Sentences, run: Path) -> dict[
         result["metrics"][f"seconds{at}"] = result["seconds_at"][f"{shots}"][-1]
     headline = HEADLINE if HEADLINE in config.shots else config.shots[0]
     result["accuracy"] = result[f"accuracy_{headline}shot"]
-    # The mean over shots after each number of steps. On validation domains its best chooses how many to take.
+    # The mean over shots after each number of steps; its maximum on validation domains selects how many to take.
     curve = np.mean([np.mean(list(own.values()), axis=0) for own in result["curves"].values()], axis=0)
     best = 1 + int(curve[1:].argmax()) if config.split == "validation" else len(curve) - 1
     result["metrics"] |= {"accuracy": float(curve[best]), "steps": steps_tested(config.adaptation_steps)[best]}
@@ -74,22 +74,22 @@ def evaluate_on_domains(config: TextConfig, data: Sentences, run: Path) -> dict[
         "shots": list(config.shots),
         "domains": sorted({data.text.domains[label] for label in data.text.split(config.seed)[config.split]}),
         "tested_at": steps_tested(config.adaptation_steps),
-        # Each method is judged at the end of its own steps: at most as many as the settings say.
+        # Each method is judged after its last step, and takes at most as many steps as the settings say.
         "headline_steps": "its own",
     }
 
 
 def steps_tested(steps: int) -> list[int]:
-    """Steps after which a method that takes so many is tested. Methods that take none stand for every number."""
+    """Return the steps after which a method that takes `steps` is tested; without steps, its curve is a flat line."""
     if steps == 0:
         return [0, 20]
     return [*(step for step in TESTED_AT if step < steps), steps]
 
 
 def held_out_tasks(config: TextConfig, data: Sentences, shots: int) -> Iterator[tuple[str, IntentTask]]:
-    """The tasks of a split with so many shots: every domain, several support sets of each; then all labels at once.
+    """Yield the tasks of a split: several support sets of every domain, then of all labels at once.
 
-    Without domains, sets of labels drawn at random stand in their place.
+    Without domains, random sets of labels take their place.
     """
     shape = IntentShape(config.ways, (shots,), query=config.query)
     family = data.family(config, config.split, shape)
@@ -103,7 +103,7 @@ def held_out_tasks(config: TextConfig, data: Sentences, shots: int) -> Iterator[
 
 
 def check_sentences(config: TextConfig) -> None:
-    """Refuse labels with too few sentences now, before any is encoded, not after the meta-training."""
+    """Refuse labels with too few sentences before any is encoded, rather than after meta-training."""
     text = open_text(config.data)
     split = text.split(config.seed)
     check_labels(text, split[config.split], max(config.shots))
@@ -122,7 +122,7 @@ def _domains(config: TextConfig, family: IntentFamily, draw: int) -> dict[str, l
 
 
 def trained_method(config: TextConfig, encoder: Encoder, run: Path, capacity: int = CAPACITY) -> Method:
-    """The method of a run with its best weights. Its head is zero, so it takes any number of classes."""
+    """Return the method of a run with its best weights; its head starts at zero, so it takes any number of classes."""
     method = recipe(config, encoder, capacity).method
     path = newest_checkpoint(run)
     state = read_checkpoint(path, method.learner.device)
@@ -130,7 +130,7 @@ def trained_method(config: TextConfig, encoder: Encoder, run: Path, capacity: in
     for group, own in weights(method).items():
         for name in ("head.correction", "head.bias"):
             if name in own and name in stored[group] and len(stored[group][name]) != len(own[name]):
-                # Beyond the classes of meta-training: zero, or a rule's step size as it began.
+                # Beyond the classes of meta-training: zero, or the initial step size of a rule.
                 wide = own[name].detach().clone()
                 kept = min(len(stored[group][name]), len(wide))
                 wide[:kept] = stored[group][name][:kept]
@@ -140,10 +140,10 @@ def trained_method(config: TextConfig, encoder: Encoder, run: Path, capacity: in
 
 
 def validation_scores(config: TextConfig, data: Sentences, method: Method) -> dict[str, float]:
-    """Mean accuracy, in per cent, and loss on the validation domains at the headline's shots, adapted as at test.
+    """Return mean accuracy in per cent and loss on the validation domains at the headline's shots, adapted as at test.
 
-    After the few steps of meta-training a start may look best that later steps spoil. Of a few hundred sentences the
-    loss tells more than the accuracy does, so it chooses the weights that are kept.
+    With only the few steps of meta-training, a start may look best that later steps spoil. On a few hundred sentences
+    the loss says more than the accuracy does, so it selects the weights that are kept.
     """
     shape = IntentShape(config.ways, (HEADLINE,), query=config.query)
     family = data.family(config, "validation", shape)
@@ -159,7 +159,7 @@ def validation_scores(config: TextConfig, data: Sentences, method: Method) -> di
 def _judged(
     config: TextConfig, method: Method | None, plain: SentenceClassifier | None, task: IntentTask
 ) -> dict[str, Any]:
-    """Accuracy after the steps of `steps_tested`, processor seconds up to there, and at the end the AUROC."""
+    """Return accuracy and processor seconds after each of `steps_tested`, and the AUROC at the end."""
     if method is not None:
         points = adapted_points(method, task, config.adaptation_steps)
     else:
@@ -182,7 +182,7 @@ def _judged(
 
 
 def adapted_points(method: Method, task: IntentTask, steps: int) -> Iterator[Fitted]:
-    """The classifier at θ_0 … θ_K, with the head that the whole support set makes there."""
+    """Yield the classifier at θ_0 … θ_K, each with the head fitted to the whole support set."""
     learner = method.learner
     with isolated_rng(learner.device), learner.modes_kept(), torch.enable_grad():
         for point in Trajectory(Adaptation(learner, method.rule, task, 0), steps).points():
@@ -196,7 +196,7 @@ def _at(learner: Learner, point: Point, task: IntentTask) -> tuple[SentenceClass
 
 
 def _scores(net: SentenceClassifier, head: Head, task: IntentTask) -> dict[str, float]:
-    """Accuracy and loss on the query set, and the AUROC of the largest probability against sentences out of scope."""
+    """Return accuracy and loss on the query set, and the AUROC of the largest probability against other sentences."""
     asked = [place for own in task.query for place in own]
     labels = torch.tensor([label for label, own in enumerate(task.query) for _ in own])
     states, mask = task.states.batch([*asked, *task.outside])
@@ -213,7 +213,7 @@ def _scores(net: SentenceClassifier, head: Head, task: IntentTask) -> dict[str, 
 
 
 def auroc(inside: Tensor, outside: Tensor) -> float:
-    """The probability that a sentence in scope scores higher than one out of scope; ties count half."""
+    """Return the probability that a sentence in scope scores higher than one out of scope; ties count half."""
     scores = torch.cat([inside, outside]).double()
     _, inverse, counts = torch.unique(scores, return_inverse=True, return_counts=True)
     ranks = (counts.cumsum(0) - (counts - 1) / 2)[inverse]

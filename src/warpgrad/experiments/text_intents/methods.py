@@ -1,4 +1,4 @@
-"""Every method of the text experiment: the encoder, what is θ and what φ, the rule, and how it is meta-trained."""
+"""Every method of the text experiment: the encoder, its partition into θ and φ, the rule, and the meta-training."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from warpgrad.objectives import Approximate, Exact
 from warpgrad.rules import SGD, MetaSGD
 
 CAPACITY = 150
-"""Classes that the head has room for unless a task has more."""
+"""The number of classes that the head has room for, unless a task has more."""
 LORA_ON = ("attention.self.query", "attention.self.value")
-"""Where the method `lora` has its low-rank updates: where they usually are. θ of the others is behind the attention and
-behind the feed-forward block, where the warps are."""
+"""Where the method `lora` has its low-rank updates, as is usual. For the others, θ is after the attention and after the
+feed-forward block, where the warps are."""
 
 
 @dataclass(frozen=True)
 class Sentences:
-    """The data of a run: text, what the lower layers make of it, and the encoder."""
+    """The data of a run: text, the states of the lower layers, and the encoder."""
 
     text: LabelledText
     states: SentenceStates
@@ -43,18 +43,18 @@ class Sentences:
     encoder: Encoder
 
     def family(self, config: TextConfig, split: str, shape: IntentShape) -> IntentFamily:
-        """Tasks on the labels of a split."""
+        """Return the family of tasks on the labels of a split."""
         return IntentFamily(self.text, self.states, self.text.split(config.seed)[split], shape, self._outside(config))
 
     def _outside(self, config: TextConfig) -> list[int]:
-        """Places of the sentences out of scope, drawn by the seed."""
+        """Return the indices of the out-of-scope sentences, drawn from the seed."""
         there = len(self.text.out_of_scope)
         order = torch.randperm(there, generator=generator(config.seed, "out of scope")).tolist()
         return [len(self.text.texts) + place for place in order[: config.outside]]
 
 
 def open_sentences(config: TextConfig) -> Sentences:
-    """The data and the encoder that the settings name; states of the lower layers from the cache beside the data."""
+    """Open the data and the encoder that the settings name; states of the lower layers are cached beside the data."""
     text, encoder = open_text(config.data), open_encoder(config.encoder)
     assert text.path is not None
     states = cached_states(
@@ -73,7 +73,7 @@ def _progress(done: int, total: int) -> None:
 
 
 def training_family(config: TextConfig, data: Sentences) -> IntentFamily:
-    """Tasks to meta-train on: 15 labels drawn from all domains, or a whole domain."""
+    """Return the tasks to meta-train on: 15 labels drawn from all domains, or a whole domain."""
     shape = IntentShape(
         config.ways,
         config.train_shots,
@@ -85,7 +85,7 @@ def training_family(config: TextConfig, data: Sentences) -> IntentFamily:
 
 
 def recipe(config: TextConfig, encoder: Encoder, capacity: int = CAPACITY) -> Recipe:
-    """How a method is meta-trained."""
+    """Return how a method is meta-trained."""
     learner = text_learner(config, encoder, capacity)
     optimiser = adam(phi=config.meta_lr, theta0=config.theta0_lr, rule=config.rule_lr)
     schedule = partial(CosineAnnealingLR, T_max=config.meta_steps) if config.meta_schedule == "cosine" else None
@@ -107,7 +107,7 @@ def recipe(config: TextConfig, encoder: Encoder, capacity: int = CAPACITY) -> Re
 
 
 def text_learner(config: TextConfig, encoder: Encoder, capacity: int = CAPACITY) -> Learner:
-    """The classifier with its θ and φ. The correction of the head begins at zero on every task, for every method."""
+    """Build the classifier with its θ and φ; for every method, the head's correction starts at zero on every task."""
     net = classifier(config, encoder, capacity).to(config.device)
     if config.method == "anil":
         return Learner(net, task="head", start={"head": "zero"})
@@ -117,7 +117,7 @@ def text_learner(config: TextConfig, encoder: Encoder, capacity: int = CAPACITY)
 
 
 def classifier(config: TextConfig, encoder: Encoder, capacity: int = CAPACITY) -> SentenceClassifier:
-    """The upper layers as the method has them, at the encoder's own weights; what requires a gradient is adapted."""
+    """Build the method's upper layers with the encoder's weights; parameters that require a gradient are adapted."""
     upper: nn.Module = upper_part(encoder.model, config.layers)
     if config.method in ("tune-all", "contrastive"):
         upper.requires_grad_(True)
@@ -129,7 +129,7 @@ def classifier(config: TextConfig, encoder: Encoder, capacity: int = CAPACITY) -
 
 
 def warp_settings(config: TextConfig) -> dict[str, Any]:
-    """What `warp_transformer` is given for a method."""
+    """Return the arguments of `warp_transformer` for a method."""
     settings: dict[str, Any] = {"rank": config.rank, "warp": config.warp if config.method in WARPED else None}
     if config.method == "lora":
         settings["on"] = list(LORA_ON)
@@ -137,5 +137,5 @@ def warp_settings(config: TextConfig) -> dict[str, Any]:
 
 
 def task_key(config: TextConfig, *place: int | str) -> int:
-    """What draws the sentences of a held-out task: the same for every method of a seed."""
+    """Return the key that draws the sentences of a held-out task, the same for every method of a seed."""
     return fold("held out", config.seed, *place)

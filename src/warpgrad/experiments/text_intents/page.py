@@ -1,4 +1,4 @@
-"""What is shown of the text experiment: accuracies at each number of shots, against steps and processor seconds."""
+"""The page of the text experiment: accuracies at each number of shots, against steps and processor seconds."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
 
 
 def _against_seconds(groups: Sequence[Group], shots: Sequence[int]) -> Section:
-    """Accuracy against the processor time of adaptation, after the lower layers were computed."""
+    """Plot accuracy against the processor time of adaptation, without the time of the lower layers."""
     figures: list[Block] = [
         Paragraph(
             "Processor seconds of adaptation on one core, mean over tasks and meta-seeds, with the head's fit and "
@@ -86,18 +86,18 @@ def _mean(group: Group, part: str, shots: int) -> list[float]:
 
 
 def _minutes(group: Group) -> Cell:
-    """Processor time of meta-training, mean over meta-seeds."""
+    """Return the processor time of meta-training in minutes, as a mean over meta-seeds."""
     return f"{sum(run.summary['processor_seconds'] for run in group.runs) / len(group.runs) / 60:.1f}"
 
 
 def _seconds(group: Group) -> Cell:
-    """Processor time of adaptation to one task."""
+    """Return the processor seconds of adaptation to one task at the largest number of shots."""
     last = [each["seconds_at"][f"{shots_of([group])[-1]}"][-1] for each in group.evaluations]
     return f"{sum(last) / len(last):.2f}"
 
 
 def shots_of(groups: Sequence[Group]) -> list[int]:
-    """The numbers of shots that every run was tested at."""
+    """Return the numbers of shots at which every run was tested."""
     found = [set(evaluation["shots"]) for group in groups for evaluation in group.evaluations]
     return sorted(set.intersection(*found))
 
@@ -107,7 +107,7 @@ def has(groups: Sequence[Group], measure: str) -> bool:
 
 
 def result_lines(groups: Sequence[Group]) -> Lines:
-    """The table for the terminal: accuracy at each number of shots, every row against the first one."""
+    """Return the table for the terminal: accuracy at each number of shots, each row compared with the first."""
     titles = {f"accuracy_{shots}shot": f"{shots} shot, % [95 %]" for shots in shots_of(groups)}
     split = " and ".join(dict.fromkeys(each["split"] for group in groups for each in group.evaluations))
     about = f"{' and '.join(data_of(groups))} ({split} domains)"

@@ -1,6 +1,6 @@
-"""What people do today with a pretrained encoder and a few labelled sentences: the methods that are not meta-trained.
+"""Common uses of a pretrained encoder with a few labelled sentences: the methods that are not meta-trained.
 
-All begin at the encoder as it is, and those with a head begin it at the centroids of the support set.
+All start from the pretrained encoder, and those with a head initialise it at the centroids of the support set.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from warpgrad.experiments.text_intents.config import TextConfig
 from warpgrad.layers.sentences import Head, SentenceClassifier
 
 Fitted = Callable[[], tuple[SentenceClassifier, Head]]
-"""What a method has come to: the encoder's upper layers, and the head, which is fitted when it is asked for."""
+"""The current state of a method: the encoder's upper layers, and the head, which is fitted on demand."""
 
 
 def adapted_by(config: TextConfig, plain: SentenceClassifier, task: IntentTask) -> Iterator[Fitted]:
-    """The classifier before the first step and after each; it is not changed between two of them."""
+    """Yield the classifier before the first step and after each; it does not change until the next one is requested."""
     net = copy.deepcopy(plain)
     match config.method:
         case "centroid":
@@ -42,7 +42,7 @@ def _with_logistic(net: SentenceClassifier, task: IntentTask, penalty: float) ->
 
 
 def fine_tuned(net: SentenceClassifier, task: IntentTask, lr: float, steps: int) -> Iterator[Fitted]:
-    """AdamW on what requires a gradient in the upper layers and on the head, on the loss that all methods adapt by."""
+    """Fine-tune the upper layers' trainable parameters and the head with AdamW, on the loss that all methods use."""
     optimiser = torch.optim.AdamW(_trainable(net), lr=lr)
 
     def fitted() -> tuple[SentenceClassifier, Head]:
@@ -59,7 +59,7 @@ def fine_tuned(net: SentenceClassifier, task: IntentTask, lr: float, steps: int)
 
 
 def linearly_tuned(net: SentenceClassifier, task: IntentTask, lr: float, steps: int) -> Iterator[Fitted]:
-    """The same with a linear head of its own, which begins at the centroids and leaves them."""
+    """Fine-tune with AdamW and a linear head, which starts at the centroids and is then trained freely."""
     weight, bias = (value.clone().requires_grad_() for value in begun(net, task))
     optimiser = torch.optim.AdamW([*_trainable(net.upper), weight, bias], lr=lr)
 
@@ -77,8 +77,11 @@ def linearly_tuned(net: SentenceClassifier, task: IntentTask, lr: float, steps: 
 
 
 def contrastive(net: SentenceClassifier, task: IntentTask, lr: float, steps: int) -> Iterator[SentenceClassifier]:
-    """AdamW on the squared error of cosines: 1 for two sentences of one label, 0 for two of different labels, both
-    kinds of pairs weighing the same. This is how SetFit tunes an encoder before it fits a head."""
+    """Fine-tune with AdamW on pairs of sentences, as SetFit does before it fits a head.
+
+    The loss is the squared error of cosines, which should be 1 for two sentences of one label and 0 for two of
+    different labels; both kinds of pairs have the same weight.
+    """
     optimiser = torch.optim.AdamW(_trainable(net.upper), lr=lr)
     yield net
     for k in range(steps):
@@ -90,7 +93,7 @@ def contrastive(net: SentenceClassifier, task: IntentTask, lr: float, steps: int
 
 
 def pair_loss(sentences: Tensor, labels: Tensor) -> Tensor:
-    """Mean squared error of the cosines of all pairs; a kind of pair that is not there weighs nothing."""
+    """Return the mean squared error of the cosines of all pairs, averaged over the kinds of pairs that are present."""
     first, second = torch.triu_indices(len(labels), len(labels), offset=1)
     cosine = (sentences[first] * sentences[second]).sum(1)
     same = labels[first] == labels[second]
@@ -99,7 +102,7 @@ def pair_loss(sentences: Tensor, labels: Tensor) -> Tensor:
 
 
 def logistic(net: SentenceClassifier, task: IntentTask, penalty: float) -> Head:
-    """Multinomial logistic regression on the support set's sentences: the least of Σ −log p + penalty/2 ‖W‖²."""
+    """Fit multinomial logistic regression to the support set, minimising Σ −log p + penalty/2 ‖W‖²."""
     sentences, labels = _support(net, task)
     weight = torch.zeros(task.classes, sentences.shape[1], requires_grad=True)
     bias = torch.zeros(task.classes, requires_grad=True)
@@ -117,7 +120,7 @@ def logistic(net: SentenceClassifier, task: IntentTask, penalty: float) -> Head:
 
 
 def begun(net: SentenceClassifier, task: IntentTask) -> Head:
-    """The head at the centroids of the support set."""
+    """Return the head at the centroids of the support set."""
     batch = task.batch(task.support)
     return net.fitted(batch.states, batch.mask, batch.labels, task.classes)
 
