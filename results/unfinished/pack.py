@@ -46,7 +46,7 @@ def pack(run: Path) -> Path:
 
 
 def unpack(archive: Path, root: Path) -> Path:
-    """The run back in its place; one that is there already is left alone."""
+    """Put a run back in its place; refuse to replace one that is there already."""
     experiment, _, name = archive.name.removesuffix(".tar.gz").partition("--")
     target = root / experiment / name
     if target.exists():
