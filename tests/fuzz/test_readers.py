@@ -197,6 +197,7 @@ def test_json_that_is_nested_deeply_is_one_sentence(run, scratch):
 @given(name=st.sampled_from(JSON_FILES), entry=st.integers(0, 99), value=values)
 @example(name="config.json", entry=-1, value=10**400)
 @example(name="summary.json", entry=1, value=-1)
+@example(name="summary.json", entry=7, value={})  # no metrics at all
 def test_any_value_and_a_right_checksum_in_a_run(run, scratch, name, entry, value, capsys):
     kept = read_json(run / name)
     changed = {**kept, sorted(kept)[entry % len(kept)]: value}

@@ -227,11 +227,12 @@ def concluded(
 
 
 def _is_summary(summary: Mapping[str, Any]) -> bool:
-    """Return whether the content of summary.json is a result: a number of meta-steps, and metrics that are numbers."""
+    """Return whether the content of summary.json is a result: a number of meta-steps, and some metrics, all numbers."""
     metrics = summary.get("metrics")
     return (
         type(summary.get("steps")) is int
         and isinstance(metrics, dict)
+        and bool(metrics)
         and all(isinstance(value, float | int) for value in metrics.values())
     )
 
