@@ -45,25 +45,26 @@ VERDICTS: tuple[Verdict, ...] = ("supported", "indicative", "untested", "contrad
 
 HEAD = """# The paper's claims
 
-Every empirical claim of the paper, what would support it here, and what is on record. The page is built from
-[`claims.json`](claims.json) and [`results/`](../results) by `python docs/claims.py`; records in `results/before/` are
-no evidence. Where the paper gives two figures for one thing, both stand here.
+Every empirical claim of [the paper](https://arxiv.org/abs/1909.00025), what we have on record about it, and what would
+support it. `python docs/claims.py` builds this page from [`claims.json`](claims.json) and [`results/`](../results);
+records in `results/before/` do not count as evidence. Where the paper gives two figures for the same thing, both are
+listed.
 
 A check is a paired difference over the same meta-seeds and held-out tasks, or the mean of one row, with a 95 % interval
-clustered by meta-seed. Where fewer than four meta-seeds are on record, the mean stands alone. "Above" and "below" in
-what would support a claim are the paper's sign; where several rows or measures are named, it is to hold for each.
+clustered by meta-seed. With fewer than four meta-seeds, only the mean is given. "Above" and "below" give the direction
+that the paper claims; if several rows or measures are named, it must hold for each.
 
-- **supported**: the paper's sign, an interval that excludes zero (or the threshold), and at least four meta-seeds;
-- **indicative**: the paper's sign, with fewer meta-seeds or an interval that includes zero;
+- **supported**: the claimed sign, an interval that excludes zero (or the threshold), and at least four meta-seeds;
+- **indicative**: the claimed sign, with fewer meta-seeds or an interval that includes zero;
 - **contradicted**: the opposite sign, with an interval that excludes zero or with fewer than four meta-seeds;
-- **untested**: all else: nothing on record, or from four meta-seeds on the opposite sign within an interval that
-  includes zero, which tells nothing apart.
+- **untested**: nothing on record, or the opposite sign over at least four meta-seeds with an interval that includes
+  zero, which is inconclusive.
 
-A claim of several checks is as strong as its weakest, in the order supported, indicative, untested, contradicted. Costs
-have no meta-seeds: supported where the whole range over repetitions lies on the paper's side, contradicted where none
-of it does, else indicative. Omniglot is tested at batches of 128 and of 20 (the paper prints neither), and a claim has
-to hold at both. CIFAR-FS stands in for miniImageNet and FC100 for the multi-shot tieredImageNet; sizes are those of the
-presets. Thresholds, where the paper has words alone ("minor", "similar", "of the order of"), are ours.
+A claim with several checks is as strong as its weakest, in the order supported, indicative, untested, contradicted.
+Costs have no meta-seeds: they are supported if the whole range over repetitions is on the paper's side, contradicted if
+none of it is, and otherwise indicative. Omniglot is tested at batches of 128 and of 20 (the paper states neither), and
+a claim must hold at both. CIFAR-FS stands in for miniImageNet and FC100 for the multi-shot tieredImageNet; sizes are
+those of the presets. Where the paper only uses words ("minor", "similar", "of the order of"), the thresholds are ours.
 """
 
 
@@ -337,10 +338,10 @@ def page() -> str:
             verdicts.append(said)
             size = "; ".join(dict.fromkeys(size for one in found for size in one.sizes))
             words = f"{claim['claim']} ({claim['section']})"
-            rows.append([claim["id"], words, claim["paper"], support(claim), ours(found), size, f"**{said}**"])
+            rows.append([f"{claim['id']}. {words}", f"**{said}**", ours(found), claim["paper"], size, support(claim)])
             if said in ("contradicted", "untested"):
                 notes.setdefault(f"{said}: {why(claim, said, found)}", []).append(claim["id"])
-        header = ["", "claim", "paper", "what would support it", "ours", "size", "verdict"]
+        header = ["claim", "verdict", "ours", "paper", "size", "what would support it"]
         about = f"{group['about']}\n\n" if "about" in group else ""
         parts.append(f"## {group['group']}\n\n{about}{markdown(header, rows)}")
         if notes:
