@@ -141,7 +141,7 @@ def reference() -> dict[str, str]:
         f"| [`{path}`]({folder}.md#{path}) | {sentence} |" for path, folder, sentence in sorted(rows, key=_case)
     )
     pages["api/index.md"] = (
-        "# Reference\n\nEvery public name. Those that begin with `warpgrad.` and one word are the ones to use: "
+        "# Reference\n\nEvery public name. You will mostly need those directly under `warpgrad`: "
         "`import warpgrad as wg`, then `wg.Learner`.\n\n| name | what it is |\n|---|---|\n" + listed + "\n"
     )
     return pages
@@ -221,8 +221,8 @@ def rendered(notebook: nbformat.NotebookNode, name: str) -> tuple[str, dict[str,
             elif "image/png" in output.data:
                 picture = f"{name}-{len(pictures)}.png"
                 pictures[picture] = base64.b64decode(output.data["image/png"])
-                parts.append(f"![{cell.metadata.get('alt', 'A figure that the cell draws')}]({picture})")
+                parts.append(f"![{cell.metadata.get('alt', 'Figure drawn by the cell above')}]({picture})")
             else:
                 parts.append(f'```text title="gives"\n{output.data["text/plain"]}\n```')
-    parts.append(f'<a href="{name}.ipynb" download>This page as a notebook</a>')
+    parts.append(f'<a href="{name}.ipynb" download>Download this page as a notebook</a>')
     return "\n\n".join(parts) + "\n", pictures
