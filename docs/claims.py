@@ -318,7 +318,7 @@ def why(claim: Mapping[str, Any], said: Verdict, found: Sequence[Found]) -> str:
     if said == "contradicted" or not found:
         return note
     if name is None or not RESULTS.joinpath(name).exists():
-        reason = f"`results/{name}` is not there yet."
+        reason = f"`results/{name}` does not exist yet."
     elif any(not one.ours for one in found):
         reason = f"`results/{name}` has not all of its rows, or not for long enough."
     else:
