@@ -63,7 +63,7 @@ WRAPPED = {
     "`module.compile()`": compiled_in_place,
     "a compiled part": lambda: nested(torch.compile),
     "`nn.DataParallel(module)`": lambda: nn.DataParallel(plain()),
-    "a wrapped part": lambda: nested(nn.DataParallel),
+    "a wrapped submodule": lambda: nested(nn.DataParallel),
 }
 
 
@@ -336,7 +336,7 @@ ROWS = {
         wrapped, *list(WRAPPED)[:3]
     ),
     "`nn.DataParallel(module)`, `DistributedDataParallel`": data_parallel,
-    "a wrapped part": each(wrapped, "a wrapped part"),
+    "a wrapped submodule": each(wrapped, "a wrapped submodule"),
     "FSDP": sharded,
     "TorchScript": lambda: refused(lambda: wg.Learner(torch.jit.script(plain()), warp="warp"), "TorchScript"),
     "`parametrize.register_parametrization`, `parametrizations.orthogonal`": each(
@@ -357,7 +357,7 @@ ROWS = {
     ),
     "`torch.autocast` inside or around": autocast,
     "`parametrize.cached()`": cached,
-    "dropout and all that draws from torch": dropout,
+    "dropout and other use of torch's generator": dropout,
     "`random`, `numpy.random` in `forward`": outside_randomness,
     "batch-norm": batch_norm,
     "tied weights": tied,
