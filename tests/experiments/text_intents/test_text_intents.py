@@ -77,7 +77,6 @@ def test_every_method_is_judged_on_the_same_tasks(method: str, runs: Runs) -> No
     for shots in (1, 5):
         assert list(found[f"accuracy_{shots}shot"]) == list(first[f"accuracy_{shots}shot"])
         assert list(found[f"together_{shots}shot"]) == [f"{TOGETHER}/0"]
-        assert all(0 <= value <= 100 for value in found[f"accuracy_{shots}shot"].values())
         curve = found["curves"][str(shots)]
         assert {len(values) for values in curve.values()} == {len(found["tested_at"])}
         assert len(found["seconds_at"][str(shots)]) == len(found["tested_at"])
