@@ -92,6 +92,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Replace the content of `path` by `data` atomically: a kill at any moment leaves the old file or the new one."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        _refuse_device(path)
         remove_partial(path.parent, path.name)
         temporary, descriptor = _begun(path)
         try:
@@ -107,6 +108,14 @@ def write_bytes(path: Path, data: bytes) -> None:
                 temporary.unlink()
             raise
         _sync_directory(path.parent)
+
+
+def _refuse_device(path: Path) -> None:
+    """Raise where `path` is a device: to root, renaming a file onto /dev/null would replace it for everybody."""
+    with suppress(FileNotFoundError):
+        mode = path.lstat().st_mode
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            raise OSError(errno.EINVAL, "it is a device, not a file", str(path))
 
 
 def write_all(descriptor: int, data: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.support.omniglot_runs import TINY as OMNIGLOT
 from tests.support.text_encoder import save_tiny_encoder, sentences, write_csv
 from tests.support.training_job import train
 from warpgrad.cli.main import main
+from warpgrad.errors import WarpgradError
 from warpgrad.experiments.runner import option
 from warpgrad.io import READ, read_object, write_json
 from warpgrad.training import checkpoint
@@ -182,3 +184,12 @@ def test_an_encoder_that_was_replaced_is_another(tmp_path, capsys):
     for again in (words, ["evaluate", str(tmp_path / "run")], adapting):
         code, said = says(again, capsys)
         assert (code, "was made with another encoder" in said) == (2, True), again
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a device, or replace one")
+def test_a_device_is_never_replaced_by_a_file(tmp_path):
+    device = tmp_path / "null"
+    os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    with pytest.raises(WarpgradError, match="is a device"):
+        write_json(device, {"a": 1}, seal=True)
+    assert stat.S_ISCHR(device.lstat().st_mode)
