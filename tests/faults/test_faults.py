@@ -581,7 +581,6 @@ def test_our_own_checkout_is_read_without_running_git(tmp_path, monkeypatch):
 
     def git(*words: str) -> str:
         identity = ["-c", "user.name=a", "-c", "user.email=b"]
-        # git reads from its standard input, which a worker of pytest shares with the report of its tests.
         command = ["git", *identity, *words]
         done = subprocess.run(command, cwd=root, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
