@@ -28,8 +28,8 @@ SEAL = "sha256"
 """The entry of a JSON object that holds the SHA-256 of all others."""
 CHECKSUMS = "checksums.json"
 """The file in a folder that holds the SHA-256 of all others."""
-READ = ("data_sha256", "encoder_sha256")
-"""Entries of a run's config.json that are checksums of what it reads, not settings; earlier versions had none."""
+CONTENT = "_sha256"
+"""Suffix of entries of a run's config.json that are no settings: `data_sha256` is the SHA-256 of what `data` names."""
 LIFELINE = "WARPGRAD_LIFELINE"
 """Environment variable of a worker: the descriptor of a pipe whose other end its parent holds as long as it lives."""
 JSON_BYTES = 1 << 30
@@ -92,7 +92,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Replace the content of `path` by `data` atomically: a kill at any moment leaves the old file or the new one."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _refuse_device(path)
+        _refuse_special(path)
         remove_partial(path.parent, path.name)
         temporary, descriptor = _begun(path)
         try:
@@ -110,12 +110,12 @@ def write_bytes(path: Path, data: bytes) -> None:
         _sync_directory(path.parent)
 
 
-def _refuse_device(path: Path) -> None:
-    """Raise where `path` is a device: to root, renaming a file onto /dev/null would replace it for everybody."""
+def _refuse_special(path: Path) -> None:
+    """Raise where `path` is a device, a pipe or a socket: renaming a file onto /dev/null replaces it for everybody."""
     with suppress(FileNotFoundError):
         mode = path.lstat().st_mode
-        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-            raise OSError(errno.EINVAL, "it is a device, not a file", str(path))
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -256,7 +256,15 @@ def read_json(path: Path) -> Any:
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings in a run's config.json: all but its format and the checksums of what it reads."""
-    return {name: value for name, value in config.items() if name not in ("format", *READ)}
+    read = contents_of(config)
+    return {name: value for name, value in config.items() if name != "format" and name not in read}
+
+
+def contents_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the checksums in a run's config.json of what its settings name; earlier versions stored none."""
+    return {
+        name: value for name, value in config.items() if name.endswith(CONTENT) and name.removesuffix(CONTENT) in config
+    }
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,12 +35,12 @@ def csv_file(path: Path, pairs: list[tuple[str, str]] | None = None, header: str
 
 
 def words_encoded(texts: list[str]) -> tuple[Tensor, Tensor]:
-    """A stand-in for an encoder: one state per word, its length in the first entry."""
+    """A stand-in for an encoder: one state per word, its length and the sum of its letters' codes."""
     longest = max(len(text.split()) for text in texts)
     states, mask = torch.zeros(len(texts), longest, 2), torch.zeros(len(texts), longest, dtype=torch.long)
     for row, text in enumerate(texts):
         for place, word in enumerate(text.split()):
-            states[row, place] = torch.tensor([float(len(word)), float(place)])
+            states[row, place] = torch.tensor([float(len(word)), float(sum(word.encode()))])
             mask[row, place] = 1
     return states, mask
 
@@ -186,9 +185,9 @@ def test_a_label_with_one_sentence_where_five_shots_are_asked(tmp_path: Path) ->
 
 def test_steps_draw_other_sentences_and_the_same_step_the_same(tmp_path: Path) -> None:
     task: IntentTask = family(tmp_path, IntentShape(ways=2, shots=(6,), query=2, batch_shots=2)).sample(0)
-    places: Callable[[int], list[list[int]]] = lambda k: task._drawn(task.support, 2, "adapt", k)  # noqa: E731
-    assert places(0) == places(0)
-    assert len({str(places(k)) for k in range(6)}) > 1
+    states = [task.adapt_batch(k).states for k in range(6)]
+    assert torch.equal(states[0], task.adapt_batch(0).states)
+    assert len({str(drawn.tolist()) for drawn in states}) > 1
     assert task.with_seed(5).adapt_batch(0).labels.tolist() == [0, 0, 1, 1]
 
 

@@ -4,7 +4,8 @@
 
 Each is carried out for real, in a folder of its own with pipes, devices, loops of links and damaged files in it. It
 ends with 0, or with one sentence and exit code 2 (3 where numbers diverge); what works for longer than its time is
-stopped by SIGTERM, and has to end in order too.
+stopped by SIGTERM, and has to end in order too. Pipes, sockets and devices are still there afterwards, whatever was to
+be written to them.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ COMMANDS = {
 VALUES = [
     "", " ", "-1", "0", "1e400", "nan", "inf", "-inf", "9" * 40, "1.5", "true", "None", "[]", "{}", "é", "\udcff\udcfe",
     "a\nb", "a\x1b[2Jb", "..", "../..", "/", ".", "~", "~nobody/x", "/dev/zero", "/dev/full", "/dev/null",
-    "/proc/self/mem", "pipe", "loop", "unreadable", "directory", "run", "run/config.json", "run/metrics.jsonl",
+    "/proc/self/mem", "null", "pipe", "loop", "unreadable", "directory", "run", "run/config.json", "run/metrics.jsonl",
     "missing/deep/er", "x" * 5000,
     "damaged.json", "deep.json", "list.json", "empty", "half.zip", "%s%n", "$(id)", "--", "-h", "a/b\\c", "text/model",
     "-0", "１２", "0x10", "1_000", "1e9", "9223372036854775808", "-9223372036854775809", "+1", "1e-400", "١", "½",
@@ -84,6 +85,8 @@ STARTED = [
     ({"TMPDIR": "/missing"}, ""), ({"COLUMNS": "x", "TERM": "dumb"}, ""),
 ]  # fmt: skip
 """Surroundings of a process that only a new one has: environment and redirections."""
+PLACES = ("pipe", "socket", "null", "loop", "/dev/null")
+"""Where no command may write; `--out` and `--record` of every command are pointed at each."""
 SECONDS = 8
 
 
@@ -101,6 +104,8 @@ def surroundings(place: Path) -> None:
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(os.path.relpath(place / "socket"))
     (place / "loop").symlink_to("loop")
+    if os.geteuid() == 0:
+        os.mknod(place / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     (place / "directory").mkdir()
     (place / "unreadable").write_text("x")
     (place / "unreadable").chmod(0)
@@ -137,6 +142,12 @@ def ended(words: list[str], place: Path, environment: dict[str, str] | None = No
     return code, said.read().decode(errors="replace"), stopped
 
 
+def kinds(place: Path) -> dict[str, int]:
+    """What is at each of the places where no command may write."""
+    found = [(name, place / name) for name in PLACES if os.path.lexists(place / name)]
+    return {name: stat.S_IFMT(path.lstat().st_mode) for name, path in found}
+
+
 def waited(child: int) -> tuple[int, bool]:
     began, stopped = time.monotonic(), False
     while True:
@@ -165,6 +176,21 @@ def wrong(code: int, said: str, stopped: bool) -> str | None:
     if any(ord(letter) < 32 and letter not in "\n\r\t" for letter in said):
         return f"control characters: {said[-300:]!r}"
     return None
+
+
+def random_line(dice: random.Random, known: dict[str, list[str]]) -> tuple[list[str], dict[str, str]]:
+    """A command line with something wrong in it, or in the environment."""
+    name = dice.choice(list(COMMANDS))
+    words = [*name.split(), *COMMANDS[name]]
+    match dice.randrange(4):
+        case 0:
+            return words, dice.choice(SURROUNDINGS)
+        case 1 if len(words) > 1:
+            words[dice.randrange(1, len(words))] = dice.choice(VALUES)
+        case _:
+            for _ in range(dice.choice([1, 1, 2])):
+                words += [*([dice.choice(known[name])] if known[name] else []), dice.choice(VALUES)]
+    return words, {}
 
 
 def started(place: Path) -> list[str]:
@@ -196,33 +222,34 @@ def command_line() -> None:
     given = form.parse_args()
     crashes.set_up()
     os.environ.pop("WARPGRAD_DATA", None)
-    before = on_record(given.record, "lines", "command lines") or {"failures": []}
-    seen = Counter({name: count for name, count in before.items() if type(count) is int})
-    dice, failures = random.Random(f"{given.seed} {seen['lines']}"), list(before["failures"])
+    kept = on_record(given.record, "lines", "command lines") or {"failures": []}
+    seen = Counter({name: count for name, count in kept.items() if type(count) is int})
+    dice, failures = random.Random(f"{given.seed} {seen['lines']}"), list(kept["failures"])
     with tempfile.TemporaryDirectory(prefix="warpgrad-lines-", dir=crashes.MEMORY) as folder:
         place, template = Path(folder) / "work", Path(folder) / "template"
         place.mkdir()
         surroundings(place)
         known = {name: options(name.split(), place) for name in COMMANDS}
         subprocess.run(["cp", "-a", str(place), str(template)], check=True)
-        end = time.monotonic() + given.seconds
-        while seen["lines"] < given.lines and time.monotonic() < end:
-            name = dice.choice(list(COMMANDS))
-            words, environment = [*name.split(), *COMMANDS[name]], {}
-            match dice.randrange(4):
-                case 0:
-                    environment = dice.choice(SURROUNDINGS)
-                case 1 if len(words) > 1:
-                    words[dice.randrange(1, len(words))] = dice.choice(VALUES)
-                case _:
-                    for _ in range(dice.choice([1, 1, 2])):
-                        words += [*([dice.choice(known[name])] if known[name] else []), dice.choice(VALUES)]
+        before, end = kinds(place), time.monotonic() + given.seconds
+        pointed = [
+            [*name.split(), *COMMANDS[name], option, target]
+            for name in COMMANDS
+            for option in ("--out", "--record")
+            if option in known[name]
+            for target in before
+        ]
+        while (seen["places"] < len(pointed) or seen["lines"] < given.lines) and time.monotonic() < end:
+            kind = "places" if seen["places"] < len(pointed) else "lines"
+            words, environment = (pointed[seen["places"]], {}) if kind == "places" else random_line(dice, known)
             subprocess.run(["rm", "-rf", str(place)], check=True)
             shutil.copytree(template, place, symlinks=True, copy_function=copied)
             code, said, stopped = ended(words, place, environment)
-            seen["lines"] += 1
+            seen[kind] += 1
             seen["stopped" if stopped else "done" if code == 0 else "refused"] += 1
             problem = wrong(code, said, stopped)
+            if problem is None and kinds(place) != before:
+                problem = f"replaced {dict(before.items() - kinds(place).items())}: {said[-300:]}"
             if problem is None and (left := crashes.orphans(place)):
                 time.sleep(5)
                 problem = f"orphans {left}" if crashes.orphans(place) else None
@@ -239,10 +266,9 @@ def command_line() -> None:
 
 
 def copied(source: str, to: str) -> object:
-    """Pipes and sockets are made anew: they cannot be copied."""
-    if stat.S_ISREG(mode := Path(source).stat().st_mode):
-        return shutil.copy2(source, to)
-    return os.mknod(to, mode)
+    """Pipes, sockets and devices are made anew: they cannot be copied."""
+    found = Path(source).stat()
+    return shutil.copy2(source, to) if stat.S_ISREG(found.st_mode) else os.mknod(to, found.st_mode, found.st_rdev)
 
 
 if __name__ == "__main__":

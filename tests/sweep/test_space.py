@@ -10,7 +10,6 @@ import types
 
 import pytest
 
-from warpgrad.cli import sweep as sweep_commands
 from warpgrad.cli.main import dispatch
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import EXPERIMENTS
@@ -20,7 +19,7 @@ from warpgrad.experiments.search_space import Choices, FloatRange, IntRange
 from warpgrad.experiments.settings_file import read_settings
 from warpgrad.experiments.synthetic.experiment import Synthetic
 from warpgrad.lazy import naming_extras
-from warpgrad.sweep.results import Sweep, best_settings, direction_of, lines, summary
+from warpgrad.sweep.results import Sweep, best_settings, direction_of, lines, summary, without_address
 from warpgrad.sweep.space import read_space, space_to_json, sweep_space, validation_config
 
 SWEPT = ("synthetic", "omniglot", "continual", "few-shot", "multi-shot")
@@ -259,15 +258,18 @@ def test_the_best_trial_as_a_file_leaves_split_and_seed_to_the_reader():
     assert (header, rows) == (["trial", "loss/warp (validation)", "meta_lr"], [["trial-0001", "0.5123", "0.03123"]])
 
 
-def test_what_the_command_line_fixes_is_seen_however_it_is_written():
-    words = ["--meta-lr", "0.1", "--inner_lr=3", "--no-learned-alpha", "--trials", "3"]
-    assert {"meta_lr", "inner_lr", "learned_alpha", "trials"} <= sweep_commands._named(words)
+@pytest.mark.parametrize("words", [["--meta-lr", "0.1"], ["--meta_lr=0.1"], ["--no-learned-alpha"]])
+def test_what_the_command_line_fixes_is_seen_however_it_is_written(words, tmp_path):
+    name = "meta_lr" if "lr" in words[0] else "learned_alpha"
+    space = written(tmp_path / "space.json", {name: {"choices": [0.1, 1] if name == "meta_lr" else [True, False]}})
+    with pytest.raises(WarpgradError, match=f"'{name}' is both in .* and fixed on the command line"):
+        dispatch(["sweep", "omniglot", *words, "--space", str(space)])
 
 
 def test_no_password_reaches_the_page():
     words = ["omniglot", "--storage", "postgresql://me:secret@host/db", "--trials", "3"]
-    assert sweep_commands._without_storage(words) == ["omniglot", "--storage", "ADDRESS", "--trials", "3"]
-    assert sweep_commands._without_storage(["--storage=mysql://me:secret@h"]) == ["--storage=ADDRESS"]
+    assert without_address(words) == ["omniglot", "--storage", "ADDRESS", "--trials", "3"]
+    assert without_address(["--storage=mysql://me:secret@h"]) == ["--storage=ADDRESS"]
 
 
 @pytest.mark.parametrize(

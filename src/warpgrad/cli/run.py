@@ -121,7 +121,7 @@ def evaluate_command(
     _set_threads(threads)
     experiment = find_experiment(declared.name)
     changed = experiment.check(settings)
-    runner.check_same_read(run, changed)
+    runner.check_same_read(experiment, changed, run)
     if changed == run_config(run)[1] and threads == own and out is None:
         with reserved(run):
             result = runner.evaluate_run(experiment, changed, run)

@@ -24,6 +24,7 @@ from warpgrad.sweep.results import (
     direction_of,
     lines,
     summary,
+    without_address,
 )
 from warpgrad.sweep.space import sentence, sweep_space, validation_config
 
@@ -109,7 +110,7 @@ def sweep_command(
             _say(f"  {setting}: {sentence(choice)}")
         Workers(found, say=_say).run(trials, workers, take_over=take_over)
         made = found.trials()
-    _conclude(plan, made, places, shlex.join(["warpgrad", "sweep", declared.name, *_without_storage(words)]))
+    _conclude(plan, made, places, shlex.join(["warpgrad", "sweep", declared.name, *without_address(words)]))
 
 
 def _say(line: str) -> None:
@@ -136,9 +137,3 @@ def _named(words: Sequence[str]) -> set[str]:
     """Return the settings that the command line names, in any spelling of its flags."""
     flags = {word.split("=", 1)[0].removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
     return flags | {flag.removeprefix("no_") for flag in flags}
-
-
-def _without_storage(words: Sequence[str]) -> list[str]:
-    """Return the command for the page without the database's address, which may contain a password."""
-    kept = [re.sub(r"^--storage=.*", "--storage=ADDRESS", word, flags=re.DOTALL) for word in words]
-    return ["ADDRESS" if place and kept[place - 1] == "--storage" else word for place, word in enumerate(kept)]

@@ -220,6 +220,17 @@ class Experiment(Declaration[C], ABC):
         require_bounds(config)
         return config
 
+    def reads(self, config: C) -> dict[str, str | None]:
+        """Return the SHA-256 of what each setting names that a run reads, or None where there is nothing yet.
+
+        config.json stores them, so that a run is never resumed with other content under the same name. Those of this
+        class are of the prepared data set that `data` names, if the experiment has this setting.
+        """
+        from warpgrad.data.prepared import content_hash
+
+        data = getattr(config, "data", None)
+        return {"data": content_hash(data)} if data else {}
+
     @abstractmethod
     def train(self, config: C, execution: Execution) -> int:
         """Meta-train into the run directory, or resume the run there, and return the number of meta-steps done."""

@@ -15,12 +15,10 @@ from typing import Any
 
 import torch
 
-from warpgrad.data.prepared import content_hash
 from warpgrad.errors import NonFiniteError, WarpgradError, require
-from warpgrad.experiments.base import C, Config, Execution, Experiment
+from warpgrad.experiments.base import C, Execution, Experiment
 from warpgrad.experiments.methods import Recipe
-from warpgrad.io import READ, digest, read_bytes, read_object, settings_of, write_json
-from warpgrad.layers.sentences import weights_hash
+from warpgrad.io import CONTENT, contents_of, digest, read_bytes, read_object, settings_of, write_json
 from warpgrad.tasks.base import TaskFamily
 from warpgrad.training.distributed import RankLostError, current_ranks
 from warpgrad.training.meta_train import meta_train
@@ -48,26 +46,18 @@ def run_settings(experiment: Experiment[C], config: C, threads: int | None = Non
     """Return the settings of an actual run: with its number of threads (this process's if None), because it changes the
     order of sums and thus the last bits of every number, and with the checksums of what it reads."""
     threads = torch.get_num_threads() if threads is None else threads
-    return {**stored_settings(experiment, config), **({} if threads == 1 else {"threads": threads}), **read_by(config)}
+    read = {f"{name}{CONTENT}": content for name, content in experiment.reads(config).items() if content is not None}
+    return {**stored_settings(experiment, config), **({} if threads == 1 else {"threads": threads}), **read}
 
 
-def read_by(config: Config) -> dict[str, str]:
-    """Return the SHA-256 of what a run reads besides its settings, if present: a prepared data set, an encoder."""
-    found = {
-        "data_sha256": content_hash(data) if (data := getattr(config, "data", None)) else None,
-        "encoder_sha256": weights_hash(encoder) if (encoder := getattr(config, "encoder", None)) else None,
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def check_same_read(directory: Path, config: Config) -> None:
+def check_same_read(experiment: Experiment[C], config: C, directory: Path) -> None:
     """Refuse to test a run if its data or encoder has been replaced by another one under the same name.
 
     Under a different name, the replacement is intended.
     """
-    stored = read_object(directory / "config.json")
-    named = [name for name in READ if stored.get(what := name.removesuffix("_sha256")) == getattr(config, what, None)]
-    check_read({name: stored[name] for name in named if name in stored}, read_by(config), directory)
+    stored, now = read_object(directory / "config.json"), run_settings(experiment, config)
+    same = {name for name in contents_of(stored) if stored[what := name.removesuffix(CONTENT)] == now.get(what)}
+    check_read(stored, {name: value for name, value in now.items() if name in same}, directory)
 
 
 def meta_trained(

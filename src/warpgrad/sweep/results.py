@@ -126,6 +126,12 @@ def summary(trials: Sequence[FrozenTrial]) -> str:
     return ", ".join(f"{states[name]} {name}" for name in ("complete", "pruned", "failed", "running") if states[name])
 
 
+def without_address(words: Sequence[str]) -> list[str]:
+    """Return the command for the page without the database's address, which may contain a password."""
+    kept = [re.sub(r"^--storage=.*", "--storage=ADDRESS", word, flags=re.DOTALL) for word in words]
+    return ["ADDRESS" if place and kept[place - 1] == "--storage" else word for place, word in enumerate(kept)]
+
+
 class SweepPaths:
     """The paths of a sweep's files."""
 

@@ -30,10 +30,11 @@ import torch
 from warpgrad.algorithms.ranks import ALONE, Ranks
 from warpgrad.errors import WarpgradError, require
 from warpgrad.io import (
+    CONTENT,
     PARTIAL,
-    READ,
     DamagedError,
     Lock,
+    contents_of,
     digest,
     locked,
     open_regular,
@@ -66,7 +67,6 @@ OWNER = "run"
 """The entry of checkpoints, summaries and evaluations that names their run, by its `identity`."""
 WHOLE = "sha256:"
 """The prefix of a checksum that covers all bytes of metrics.jsonl."""
-WORDS = {"data": "data set", "encoder": "encoder"}
 LOCK, CLEARING = ".lock", ".clearing"
 FILES = ("metrics.jsonl", "summary.json", "evaluation.json", "config.json")
 FOLDERS = ("checkpoints", "figures", "tensorboard")
@@ -276,7 +276,7 @@ class RunDirectory:
                 "or start over with --fresh."
             )
         check_read(kept, config, self.path)
-        read = {name: kept[name] for name in READ if name in kept}
+        read = contents_of(kept)
         given = {**DEFAULTS, **json.loads(json.dumps(settings_of(config)))}
         kept = {**DEFAULTS, **settings_of(kept)}
         done = checkpointed_steps(self.path)
@@ -306,14 +306,14 @@ def identity(config: Mapping[str, Any]) -> str:
 
 
 def check_read(kept: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
-    """Refuse to resume a run whose data or encoder have been replaced by others of the same name."""
-    for name in READ:
-        if name in kept and name in now and kept[name] != now[name]:
-            what = name.removesuffix("_sha256")
+    """Refuse to resume a run if what one of its settings names has other content now, by checksums before and now."""
+    for name, before in contents_of(kept).items():
+        if now.get(name, before) != before:
+            what = name.removesuffix(CONTENT)
             raise WarpgradError(
-                f"the run in {path} was made with another {WORDS[what]} than the one that its settings name now "
-                f"(SHA-256 {str(kept[name])[:12]}…, not {str(now[name])[:12]}…); restore that, name it with --{what}, "
-                "choose another directory, or start over with --fresh."
+                f"the run in {path} was made with other content of '{what}' (SHA-256 {str(before)[:12]}…) than there "
+                f"is now ({str(now[name])[:12]}…); restore that, name it with --{what}, choose another directory, or "
+                "start over with --fresh."
             )
 
 

@@ -40,6 +40,7 @@ from warpgrad.experiments.text_intents import page
 from warpgrad.experiments.text_intents.config import DECLARATION, META, TUNED, WARPED, TextConfig
 from warpgrad.experiments.text_intents.evaluation import check_sentences, evaluate_on_domains, validation_scores
 from warpgrad.experiments.text_intents.methods import open_sentences, recipe, training_family
+from warpgrad.layers.sentences import weights_hash
 from warpgrad.model.learner import Learner
 from warpgrad.training.early_stopping import EarlyStopping
 
@@ -74,6 +75,9 @@ class TextIntents(Experiment[TextConfig]):
         if config.ways < 2:
             raise WarpgradError(f"ways={config.ways}: a task needs at least 2 labels.")
         return config
+
+    def reads(self, config: TextConfig) -> dict[str, str | None]:
+        return {**super().reads(config), "encoder": weights_hash(config.encoder)}
 
     def train(self, config: TextConfig, execution: Execution) -> int:
         check_sentences(config)
