@@ -85,7 +85,7 @@ STARTED = [
     ({"TMPDIR": "/missing"}, ""), ({"COLUMNS": "x", "TERM": "dumb"}, ""),
 ]  # fmt: skip
 """Surroundings of a process that only a new one has: environment and redirections."""
-PLACES = ("pipe", "socket", "null", "loop", "/dev/null")
+PLACES = ("pipe", "socket", "null", "/dev/null")
 """Where no command may write; `--out` and `--record` of every command are pointed at each."""
 SECONDS = 8
 
