@@ -57,12 +57,15 @@ def test_presets_take_the_settings_that_won_the_search_on_record(experiment):
 def test_adaptation_to_sentences_is_as_long_as_was_best_in_the_search_on_record():
     experiment = TextIntents()
     groups = read_record(ROOT / "results" / "text-intents-steps.json").groups()
-    winners = {winner.method: winner.score for winner in edge_winners(trials_of(groups, experiment.sweep_metric))}
+    winners = {winner.method: winner for winner in edge_winners(trials_of(groups, experiment.sweep_metric))}
+    compared = []
     for group in groups:
         (found,) = (evaluation["metrics"] for evaluation in group.evaluations)
-        method = group.runs[0].config["method"]
-        if method in (*META, *TUNED) and found[experiment.sweep_metric] == winners[group.label.split(",")[0]]:
-            assert experiment.config("small", method=method).adaptation_steps == found["steps"], method
+        config, won = group.runs[0].config, winners[group.label.split(",")[0]].settings
+        if config["method"] in (*META, *TUNED) and {name: config[name] for name in won} == won:
+            assert experiment.config("small", method=config["method"]).adaptation_steps == found["steps"], group.label
+            compared.append(config["method"])
+    assert sorted(compared) == sorted((*META, *TUNED))
 
 
 def test_the_command_line_begins_with_the_step_size_of_the_method_it_names(tmp_path):

@@ -21,11 +21,13 @@ HEADLINE = 5
 
 _SEARCHED: Mapping[str, Mapping[str, Any]] = {
     **{method: {"inner_lr": 3.0} for method in META},
-    "anil": {"inner_lr": 30.0, "meta_lr": 1e-3},
-    "tune-theta": {"tune_lr": 3e-3},
-    "tune-all": {"tune_lr": 1e-4},
-    "lora": {"tune_lr": 3e-3},
-    "contrastive": {"tune_lr": 1e-4},
+    "fomaml": {"inner_lr": 3.0, "test_steps": 5},
+    "anil": {"inner_lr": 100.0, "meta_lr": 1e-3},
+    "tune-theta": {"tune_lr": 1e-3},
+    "tune-all": {"tune_lr": 3e-5},
+    "lora": {"tune_lr": 3e-3, "tune_steps": 10},
+    "contrastive": {"tune_lr": 3e-4},
+    "logistic": {"penalty": 0.01},
 }
 """Step sizes and numbers of steps of methods that do not use the defaults."""
 
@@ -197,11 +199,12 @@ _INNER_STEP_SIZES: Mapping[str, tuple[float, ...]] = {
 """α. ANIL adapts the head alone, which takes larger steps."""
 _TUNE_STEP_SIZES: Mapping[str, tuple[float, ...]] = {
     **dict.fromkeys(("tune-theta", "lora"), (3e-4, 1e-3, 3e-3, 1e-2)),
-    **dict.fromkeys(("tune-all", "contrastive"), (1e-5, 3e-5, 1e-4, 3e-4)),
+    "tune-all": (1e-5, 3e-5, 1e-4, 3e-4),
+    "contrastive": (3e-5, 1e-4, 3e-4, 1e-3),
 }
 _LONGEST = 20
 """Steps of adaptation in the search, which also tests after fewer; the best number of steps counts."""
-_PENALTIES = (0.01, 0.03, 0.1, 0.3)
+_PENALTIES = (0.003, 0.01, 0.03, 0.1)
 
 
 def _trials(method: str) -> list[tuple[str, dict[str, Any]]]:
