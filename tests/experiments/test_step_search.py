@@ -128,6 +128,15 @@ def test_a_search_counts_only_with_equal_numbers_of_trials_and_winners_inside():
         check_searched([*trials("a", good), *trials("b", {0.01: 1.0, 0.1: 2.0, 1.0: 3.0})])
 
 
+def test_runs_of_an_earlier_version_without_the_checksum_of_their_data_are_trials_too():
+    groups = [
+        Group(f"SGD, α {lr}", (Run(Path(), {"lr": lr, "data": "a", **read}, {}, []),), ({"metrics": {"auc": lr}},))
+        for lr, read in ((0.1, {}), (0.3, {"data_sha256": "0" * 64}))
+    ]
+    (winner,) = edge_winners(trials_of(groups, "auc"))
+    assert dict(winner.settings) == {"lr": 0.3}
+
+
 def test_rows_of_a_table_are_trials_of_what_their_label_names_judged_by_the_mean_over_seeds():
     def group(label: str, lr: float, *scores: float) -> Group:
         runs = tuple(Run(Path(), {"method": "sgd", "lr": lr}, {"seed": seed}, []) for seed, _ in enumerate(scores))

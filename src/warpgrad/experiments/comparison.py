@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import Diverged, Group
+from warpgrad.io import settings_of as without_checksums
 from warpgrad.report.metric_curves import is_number
 from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
 
@@ -151,8 +152,10 @@ def trials_of(groups: Iterable[Group], metric: str, diverged: Iterable[Diverged]
     found = []
     for group in groups:
         scores = [evaluation["metrics"][metric] for evaluation in group.evaluations]
-        found.append(Trial(group.label.split(",")[0], group.runs[0].config, sum(scores) / len(scores)))
-    return found + [Trial(trial.label.split(",")[0], trial.config, math.nan) for trial in diverged]
+        settings = without_checksums(group.runs[0].config)
+        found.append(Trial(group.label.split(",")[0], settings, sum(scores) / len(scores)))
+    failed = [Trial(trial.label.split(",")[0], without_checksums(trial.config), math.nan) for trial in diverged]
+    return found + failed
 
 
 def search_lines(trials: Sequence[Trial], metric: str) -> tuple[list[str], list[list[str]]]:
