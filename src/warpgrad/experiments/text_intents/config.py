@@ -25,9 +25,9 @@ _SEARCHED: Mapping[str, Mapping[str, Any]] = {
     "anil": {"inner_lr": 100.0, "meta_lr": 1e-3},
     "tune-theta": {"tune_lr": 1e-3},
     "tune-all": {"tune_lr": 3e-5},
-    "lora": {"tune_lr": 3e-3, "tune_steps": 10},
+    "lora": {"tune_lr": 1e-3},
     "contrastive": {"tune_lr": 3e-4},
-    "logistic": {"penalty": 0.01},
+    "logistic": {"penalty": 1e-3},
 }
 """Step sizes and numbers of steps of methods that do not use the defaults."""
 
@@ -145,7 +145,7 @@ SPACES: Spaces = {
     "meta-sgd": {"inner_lr": _INNER, "theta0_lr": _META, "rule_lr": _META},
     **dict.fromkeys(("tune-theta", "tune-all", "lora"), _TUNE),
     "contrastive": {**_TUNE, "penalty": FloatRange(0.01, 10.0, log=True)},
-    "logistic": {"penalty": FloatRange(0.001, 10.0, log=True)},
+    "logistic": {"penalty": FloatRange(1e-4, 10.0, log=True)},
 }
 
 LABELS: Mapping[str, str] = {
@@ -204,7 +204,7 @@ _TUNE_STEP_SIZES: Mapping[str, tuple[float, ...]] = {
 }
 _LONGEST = 20
 """Steps of adaptation in the search, which also tests after fewer; the best number of steps counts."""
-_PENALTIES = (0.003, 0.01, 0.03, 0.1)
+_PENALTIES = (3e-4, 1e-3, 3e-3, 1e-2)
 
 
 def _trials(method: str) -> list[tuple[str, dict[str, Any]]]:
