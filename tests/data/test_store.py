@@ -140,7 +140,7 @@ def test_another_version_another_format_and_no_header_are_told_apart(tmp_path):
         open_store(store.path)
     for foreign in ({**header, "format": "other"}, [], {}):
         file.write_text(json.dumps(foreign))
-        with pytest.raises(WarpgradError, match="of another format"):
+        with pytest.raises(WarpgradError, match="the format of its"):
             open_store(store.path)
     file.unlink()
     with pytest.raises(WarpgradError, match=r"it has no header\.json; make one with 'warpgrad data prepare'"):
@@ -153,7 +153,7 @@ def test_another_version_another_format_and_no_header_are_told_apart(tmp_path):
     ("field", "value", "message"),
     [
         ("dtype", "float32", "dtype is 'float32'"),
-        ("name", 3, "'name' is not a text"),
+        ("name", 3, "'name' is not a string"),
         ("shape", [3, 2], "'shape' is not three"),
         ("shape", [3, 0, 4], "'shape' is not three"),
         ("shape", [3, True, 4], "'shape' is not a list of int"),
@@ -164,7 +164,7 @@ def test_another_version_another_format_and_no_header_are_told_apart(tmp_path):
         ("offsets", [0, 3, 3, 6], "'offsets' does not grow"),
         ("offsets", [1, 2, 3, 6], "'offsets' does not fit"),
         ("splits", {"x": ["nobody"]}, "split 'x' names the unknown class 'nobody'"),
-        ("splits", [], "'splits' is not a table"),
+        ("splits", [], "'splits' is not an object"),
     ],
 )
 def test_a_damaged_header_names_the_damage(tmp_path, field, value, message):

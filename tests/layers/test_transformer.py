@@ -148,9 +148,9 @@ def test_a_residual_warp_is_kept_as_a_module_and_not_merged(tmp_path: Path) -> N
     save_warped(warped, tmp_path, **settings)
     torch.testing.assert_close(output(load_warped(tmp_path)), output(warped), rtol=0, atol=0)
     (tmp_path / "warpgrad.json").write_text('{"class": "Trainer", "warp_transformer": {}}')
-    with pytest.raises(wg.WarpgradError, match="no model class of transformers: 'Trainer'"):
+    with pytest.raises(wg.WarpgradError, match="does not name a transformers model class: 'Trainer'"):
         load_warped(tmp_path)
-    with pytest.raises(wg.WarpgradError, match="no folder of save_warped"):
+    with pytest.raises(wg.WarpgradError, match="was not written by save_warped"):
         load_warped(tmp_path / "elsewhere")
 
 

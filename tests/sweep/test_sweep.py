@@ -228,7 +228,7 @@ def test_a_study_goes_on_only_as_it_began(other, sentence, tmp_path):
     with pytest.raises(WarpgradError) as refused, recording(tmp_path, other):
         pass
     assert sentence in str(refused.value)
-    assert "name another --study" in str(refused.value)
+    assert "choose another --study" in str(refused.value)
 
 
 def test_foreign_studies_and_bad_addresses_are_refused(tmp_path):

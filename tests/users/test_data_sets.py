@@ -172,7 +172,7 @@ class Stream(IterableDataset):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: wg.DatasetTask(Stream(), F.mse_loss), "IterableDataset, which cannot be asked"),
+        (lambda: wg.DatasetTask(Stream(), F.mse_loss), "IterableDataset, whose examples cannot be accessed by index"),
         (lambda: wg.DatasetTask(DataLoader(Pictures()), F.mse_loss), "is a DataLoader: pass its dataset"),
         (lambda: wg.DatasetTask(3, F.mse_loss), r"must have len\(\.\.\.\) and dataset\[index\]"),
         (lambda: wg.DatasetTask([], F.mse_loss, name="user 3"), "task 'user 3' is empty"),

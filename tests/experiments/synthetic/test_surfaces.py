@@ -186,7 +186,7 @@ def test_bad_settings_are_refused():
         ({"meta_lr": 0.0}, "meta_lr=0.0"),
         ({"surfaces": 0}, "surfaces=0"),
         ({"tuned_adam_lr": 0.0}, "tuned_adam_lr=0.0"),
-        ({"momentum": 1.0}, "momentum=1.0: it must lie between 0 and 1"),
+        ({"momentum": 1.0}, "momentum=1.0: it must be between 0 and 1"),
         ({"method": "sgd"}, "synthetic has no method 'sgd'"),
     ]:
         with pytest.raises(wg.WarpgradError, match=words):
