@@ -59,7 +59,7 @@ def test_class_folders_through_the_command(birds, capsys):
     assert "data set: data/birds" in said.out
     assert "5/5 classes looked through" in said.err
     assert "5/5 classes prepared" in said.err
-    with pytest.raises(WarpgradError, match="exists already"):
+    with pytest.raises(WarpgradError, match="already exists"):
         dispatch(["data", "prepare", "folder", "--source", "birds"])
     dispatch(["data", "prepare", "folder", "--source", "birds", "--name", "grey birds", "--grey", "--out", "g"])
     assert open_store(Path("g")).header.name == "grey birds"
@@ -151,7 +151,9 @@ def test_prepared_sets_are_found_by_name(tmp_path, monkeypatch):
         open_prepared("fc100")
     with pytest.raises(WarpgradError, match="no prepared drawn alphabets here: make it with 'warpgrad data draw'"):
         open_prepared("drawn")
-    with pytest.raises(WarpgradError, match=r"'mine' is not a prepared data set: choose one of omniglot, .* --name mine"):
+    with pytest.raises(
+        WarpgradError, match=r"'mine' is not a prepared data set: choose one of omniglot, .* --name mine"
+    ):
         open_prepared("mine")
     small_store(Path("data/fc100"), "FC100")
     small_store(Path("elsewhere/mine"), "mine")

@@ -126,7 +126,7 @@ def test_classes_that_do_not_fit_are_refused_and_nothing_is_left(tmp_path, class
 def test_what_exists_is_never_overwritten(tmp_path):
     store = write(tmp_path / "s", shades(), **FACTS)
     before = (store.path / "images.bin").read_bytes()
-    with pytest.raises(WarpgradError, match="exists already"):
+    with pytest.raises(WarpgradError, match="already exists"):
         write(tmp_path / "s", shades(2), **FACTS)
     assert (store.path / "images.bin").read_bytes() == before
 

@@ -149,7 +149,9 @@ def test_keeping_needs_a_record(capsys):
     assert "--keep needs --record" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("commit", "words"), [(f"{CLEAN}+changes", "source tree with uncommitted changes"), (None, "no commit")])
+@pytest.mark.parametrize(
+    ("commit", "words"), [(f"{CLEAN}+changes", "source tree with uncommitted changes"), (None, "no commit")]
+)
 def test_runs_from_source_that_no_commit_holds_are_not_put_on_record(groups, tmp_path, commit, words, monkeypatch):
     groups[1].runs[0].summary["commit"] = commit
     path = tmp_path / "record.json"

@@ -82,7 +82,7 @@ def test_a_flipped_bit_in_a_checkpoint_is_refused_or_overcome(tmp_path, caplog):
         bit = dice.randrange(8 * len(whole))
         flipped[bit // 8] ^= 1 << bit % 8
         newest.write_bytes(flipped)
-        with pytest.raises(wg.WarpgradError, match=r"damaged|not a checkpoint|another version"):
+        with pytest.raises(wg.WarpgradError, match=r"damaged|not a warpgrad checkpoint|another version"):
             checkpoint.read_checkpoint(newest)
     train(str(run), 4, checkpoint_seconds=0.0)
     assert "Going on from step-00000003" in caplog.text

@@ -191,7 +191,7 @@ def test_places_are_named_by_pattern_and_errors_say_what_there_is() -> None:
         ({"warp": "cubic"}, "warp='cubic' is unknown"),
         ({"hidden": 3}, "residual"),
         ({"rank": -1}, "at least 0"),
-        ({"rank": 0}, "that is the whole model"),
+        ({"rank": 0}, "which is the whole model"),
     ]:
         with pytest.raises(wg.WarpgradError, match=words_.replace("(", r"\(")):
             warp_transformer(model, **options)  # type: ignore[arg-type]

@@ -291,7 +291,7 @@ def test_any_other_failure_stops_the_sweep_and_the_trial_is_taken_up_again(tmp_p
 
 def test_a_metric_that_is_not_measured_is_one_sentence(tmp_path):
     plan = dataclasses.replace(planned(), metric="accuracy", direction="maximise")
-    with pytest.raises(WarpgradError, match=r"synthetic measures no 'accuracy'.*of loss/warp"):
+    with pytest.raises(WarpgradError, match=r"synthetic does not measure 'accuracy'.*of loss/warp"):
         worked(tmp_path, plan, 1)
 
 

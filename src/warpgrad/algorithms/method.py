@@ -83,7 +83,7 @@ class Method:
                 raise WarpgradError(f"a Method already has its parts: set {named[0]}= in Method(...) instead.")
             return given
         if rule is None:
-            raise WarpgradError("a learner needs an update rule: pass rule=SGD(...), or a Method(...) instead.")
+            raise WarpgradError("a learner needs rule=, its update rule: pass rule=SGD(...), or a Method(...) instead.")
         return cls(given, rule, objective, initialiser or Fixed(), 1.0 if weight is None else weight)
 
     def parameters(self, group: ParameterGroup) -> Tensors:

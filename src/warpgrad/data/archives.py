@@ -180,9 +180,7 @@ def _checked_members(path: Path, members: Sequence[zipfile.ZipInfo], limits: Lim
     def check(condition: bool, why: str) -> None:
         require(condition, f"the archive {path} is refused: {why}; get it from its original source.")
 
-    check(
-        len(members) <= limits.files, f"it holds {len(members)} files, more than the limit of {limits.files}"
-    )
+    check(len(members) <= limits.files, f"it holds {len(members)} files, more than the limit of {limits.files}")
     total = 0
     checked: dict[str, zipfile.ZipInfo] = {}
     for member in members:

@@ -19,7 +19,7 @@ _TIMEOUT = 60.0
 def download(
     url: str, sha256: str, destination: Path, progress: Callable[[int, int | None], None] | None = None
 ) -> Path:
-    """Fetch `url` to `destination`, unless a file with that checksum is there already.
+    """Fetch `url` to `destination`, unless a file with that checksum is already there.
 
     `progress(bytes so far, bytes in all or None)` is called as data arrives. Data that does not match `sha256` is
     discarded; an existing file at `destination` is only ever replaced by a verified one.

@@ -34,7 +34,7 @@ def check_vacant(destination: Path) -> None:
             (destination / name).unlink(missing_ok=True)
     require(
         not destination.exists() and not destination.is_symlink(),
-        f"{destination} exists already: delete it first or choose another destination.",
+        f"{destination} already exists: delete it first or choose another destination.",
     )
 
 

@@ -210,9 +210,7 @@ class CostEstimate:
 
     def cluster_seconds(self, rate: float, ranks: int = 1) -> float:
         """Return the seconds at `rate` FLOPs per second and rank, where ranks share the tasks of a meta-step."""
-        require(
-            rate > 0 and ranks >= 1, f"flops={rate:g}, ranks={ranks}: flops must be above 0 and ranks at least 1."
-        )
+        require(rate > 0 and ranks >= 1, f"flops={rate:g}, ranks={ranks}: flops must be above 0 and ranks at least 1.")
         share = math.ceil(self.tasks / ranks) / self.tasks
         return self.meta_steps * self.flops_per_meta_step * share / rate
 

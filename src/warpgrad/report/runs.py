@@ -79,13 +79,9 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
     config = _object(path / "config.json", "it contains the settings of the run; start the run again with --fresh")
     if unfinished and not (path / "summary.json").exists():
         return _going_on(path, config)
-    summary = _object(
-        path / "summary.json", "the run is not finished; repeat its command to resume it"
-    )
+    summary = _object(path / "summary.json", "the run is not finished; repeat its command to resume it")
     missing = [name for name in _REQUIRED if name not in summary]
-    require(
-        not missing, f"{path / 'summary.json'} has no {', '.join(missing)}; start the run again with --fresh."
-    )
+    require(not missing, f"{path / 'summary.json'} has no {', '.join(missing)}; start the run again with --fresh.")
     require(
         isinstance(summary.get("metrics", {}), dict),
         f"{path / 'summary.json'} has metrics that are not named numbers; fix it by hand.",

@@ -202,7 +202,7 @@ def test_a_whole_archive_is_asked_for_by_default_and_a_full_destination_is_refus
     with pytest.raises(WarpgradError, match="holds 6 classes instead of 100"):
         prepare_cifar(archive, tmp_path / "s")
     (tmp_path / "s").mkdir()
-    with pytest.raises(WarpgradError, match="exists already"):
+    with pytest.raises(WarpgradError, match="already exists"):
         prepare_cifar(tmp_path / "nowhere", tmp_path / "s")
     monkeypatch.delenv("WARPGRAD_DATA", raising=False)
     with pytest.raises(WarpgradError, match=r"WARPGRAD_DATA is not set: get cifar100\.zip from"):

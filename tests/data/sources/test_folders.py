@@ -235,7 +235,7 @@ def test_an_interrupted_run_goes_on_unless_a_picture_has_changed(tmp_path):
     assert (len(store), [path.name for path in store.path.parent.iterdir()]) == (10, ["s"])
     unbroken = prepare_folder(source, tmp_path / "again", name="b")
     assert store.header == unbroken.header
-    with pytest.raises(WarpgradError, match="exists already"):
+    with pytest.raises(WarpgradError, match="already exists"):
         prepare_folder(tmp_path / "nowhere", tmp_path / "out" / "s", name="b")
 
 

@@ -354,7 +354,7 @@ def tiered_spoilt(folder: Path, kind: str) -> None:
     [
         ("no labels", r"has no test_labels\.pkl"),
         ("fewer images", r"test_images_png\.pkl contains 4 images, but there are 5 labels"),
-        ("no list", r"test_images_png\.pkl holds no list of images"),
+        ("no list", r"test_images_png\.pkl contains no list of images"),
         ("large", r"test_images_png\.pkl, image 3 is 85×85 instead of 84×84"),
         ("damaged", "image 3 is not a readable image"),
         ("wide", "is not an array of bytes"),

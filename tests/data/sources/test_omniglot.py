@@ -131,8 +131,8 @@ def spoilt(trees: dict[str, dict[str, bytes]], kind: str) -> dict[str, dict[str,
         ("missing character", "is incomplete: Greek/character02 missing"),
         ("missing alphabet", "is incomplete: Latin/character01 missing"),
         ("strange alphabet", "contains the alphabet 'Klingon', which is not in Omniglot's images_background"),
-        ("extra character", "holds more than Omniglot's images_background does, in Latin/character02"),
-        ("extra drawing", "holds more than Omniglot's images_background does, in Latin/character01"),
+        ("extra character", "contains more than Omniglot's images_background does, in Latin/character02"),
+        ("extra drawing", "contains more than Omniglot's images_background does, in Latin/character01"),
         ("doubled drawing", r"contains a drawing twice, as .*0001_20\.png and .*0009_20\.png"),
         ("wrong size", r"character02/0002_07\.png is 28×28 instead of 105×105"),
         ("broken image", r"character02/0002_07\.png is not a readable PNG"),
@@ -168,7 +168,7 @@ def test_a_cut_off_archive_and_an_absent_one_are_named_and_nothing_is_left(tmp_p
 
 def test_an_existing_destination_is_refused_before_any_work(tmp_path):
     (tmp_path / "store").mkdir()
-    with pytest.raises(WarpgradError, match="exists already"):
+    with pytest.raises(WarpgradError, match="already exists"):
         prepare_omniglot(tmp_path / "nowhere", tmp_path / "store")
 
 

@@ -345,7 +345,9 @@ def test_the_curve_of_a_search_does_not_see_test_classes(tiny, tmp_path, monkeyp
 
 def test_other_ways_get_a_fresh_head_and_say_so(tiny, runs, capsys):
     found = EXPERIMENT.evaluate(tiny(method="warp-leap", ways=2), runs["warp-leap"])
-    assert "re-initialised on every task; these parameters start anew: head.bias, head.weight" in capsys.readouterr().err
+    assert (
+        "re-initialised on every task; these parameters start anew: head.bias, head.weight" in capsys.readouterr().err
+    )
     assert (found["ways"], found["batch_norm"]) == (2, "corrected")
     assert "Batch-norm uses batch statistics in adaptation" in found["notes"][0]
 
