@@ -67,9 +67,9 @@ def test_links_encryption_and_doubles_are_refused(tmp_path):
 
 def test_bombs_are_refused_before_anything_is_unpacked(tmp_path):
     path = packed(tmp_path / "bomb.zip", {f"{index}.png": bytes(1000) for index in range(5)})
-    assert "holds 5 files, more than the 4" in refused(path, Limits(files=4))
-    assert "unpacks to 1000 bytes, more than the 999" in refused(path, Limits(file_bytes=999))
-    assert "more than the 4999 bytes" in refused(path, Limits(total_bytes=4999))
+    assert "holds 5 files, more than the limit of 4" in refused(path, Limits(files=4))
+    assert "unpacks to 1000 bytes, more than the limit of 999" in refused(path, Limits(file_bytes=999))
+    assert "more than the limit of 4999 bytes" in refused(path, Limits(total_bytes=4999))
     with open_tree(path, Limits(files=5, file_bytes=1000, total_bytes=5000)) as tree:
         assert len(tree.names) == 5
 

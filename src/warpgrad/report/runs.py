@@ -128,7 +128,7 @@ def _object(file: Path, remedy: str) -> dict[str, Any]:
             f"{file} is not valid JSON ({error}); restore it, or start the run again with --fresh."
         ) from error
     if not isinstance(value, dict):
-        raise WarpgradError(f"{file} contains a {type(value).__name__} instead of an object of named values.")
+        raise WarpgradError(f"{file} holds a {type(value).__name__} instead of an object of named values.")
     return value
 
 

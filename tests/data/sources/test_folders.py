@@ -152,7 +152,7 @@ def test_formats_and_sizes(tmp_path):
     unsized = prepare_folder(source, tmp_path / "t", name="b")
     assert unsized.shape == (3, 6, 30)
     put(source / "png" / "two.png", encoded(noise(6, height=7, width=30)))
-    with pytest.raises(WarpgradError, match=r"b/png/two\.png is 30×7, others are 30×6: choose one size .* --size"):
+    with pytest.raises(WarpgradError, match=r"b/png/two\.png is 30×7, but others are 30×6: choose one size .* --size"):
         prepare_folder(source, tmp_path / "u", name="b")
 
 
