@@ -218,7 +218,7 @@ def test_trials_of_another_machine_are_left_to_it_unless_told_otherwise(tmp_path
         (planned("tpe"), "has sampler = 'random', not 'tpe'"),
         (planned(seed=1), "has seed = 0, not 1"),
         (planned(meta_steps=9), "has meta_steps = 20, not 9"),
-        (planned(space={"meta_lr": FloatRange(0.1, 1)}), "the study 'study' has form = None, not 'printed'"),
+        (planned(space={"meta_lr": FloatRange(0.1, 1)}), "study 'study' has form = None, not 'printed'"),
         (dataclasses.replace(planned(), metric="loss/gd"), "has metric = 'loss/warp', not 'loss/gd'"),
     ],
 )

@@ -177,9 +177,12 @@ class Stream(IterableDataset):
         (lambda: wg.DatasetTask(3, F.mse_loss), r"must have len\(\.\.\.\) and dataset\[index\]"),
         (lambda: wg.DatasetTask([], F.mse_loss, name="user 3"), "task 'user 3' is empty"),
         (lambda: wg.DatasetTask(Pictures(), F.mse_loss, batch_size=49), "batches of 49 from 48 examples"),
-        (lambda: wg.FewShotFamily(Pictures(), F.mse_loss, ways=7, shots=1, query=1), "7-way tasks .* has 6 of 6"),
+        (
+            lambda: wg.FewShotFamily(Pictures(), F.mse_loss, ways=7, shots=1, query=1),
+            "7-way tasks .* has only 6 \\(of 6\\)",
+        ),
         (lambda: wg.FewShotFamily(Pictures(), F.mse_loss, ways=2, shots=1, query=1, labels=[1]), "1 labels for 48"),
-        (lambda: wg.tasks_by_group(Table(), "site", F.mse_loss), "no column 'site' but x, label, user"),
+        (lambda: wg.tasks_by_group(Table(), "site", F.mse_loss), "no column 'site', only x, label, user"),
         (lambda: wg.tasks_by_group(Table(), "user", F.mse_loss, meta=0.5, test=0.5), "leave nothing to adapt to"),
     ],
 )

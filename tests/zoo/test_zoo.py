@@ -171,7 +171,7 @@ def test_a_card_that_was_changed_is_refused(entries):
         ({"summary": {"metrics": {"accuracy": 99.0}}}, "accuracy is 99.0 in this run and"),
         ({"config": {"meta_steps": 99}}, "has no run with the settings of this run"),
         ({"config": {"seed": 1}}, "is of another run"),
-        ({"config": {"experiment": None}}, "is a run of no experiment"),
+        ({"config": {"experiment": None}}, "is not a run of an experiment"),
         ({"config": {"experiment": "few-shot"}}, "does not match this version of few-shot"),
     ],
 )
@@ -191,7 +191,7 @@ def test_a_run_that_nobody_could_make_again_is_refused(run, record, tmp_path, ca
     ("name", "folder", "sentence"),
     [
         ("everything", None, "there is no pretrained warp 'everything'; choose one of .*synthetic-long"),
-        ("../secrets", None, "cannot be the name of a folder"),
+        ("../secrets", None, "cannot be used as a folder name"),
         (7, None, "name"),
         ("tiny", "nowhere", "there is no folder nowhere"),
     ],

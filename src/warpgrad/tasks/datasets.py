@@ -206,8 +206,8 @@ class FewShotFamily(TaskFamily):
         self.classes = {value: places for value, places in by_class.items() if len(places) >= shots + query}
         if len(self.classes) < ways:
             raise WarpgradError(
-                f"{ways}-way tasks of {shots} + {query} examples per class need {ways} classes of that size, but only "
-                f"{len(self.classes)} of the data set's {len(by_class)} classes are."
+                f"{ways}-way tasks of {shots} + {query} examples per class need {ways} classes of that size, but the "
+                f"data set has only {len(self.classes)} (of {len(by_class)})."
             )
 
     def sample(self, seed: int) -> DatasetTask:

@@ -51,8 +51,8 @@ class TextConfig(Config):
     ways: PositiveInt = 15
     """The number of labels of a task in meta-training; half of the tasks are whole domains."""
     train_shots: tuple[int, ...] = (5, 20)
-    """The numbers of sentences of each label in meta-training; every task draws one of them. A single sentence is its own
-    centroid, so there is next to nothing to adapt to with one."""
+    """The numbers of sentences of each label in meta-training; every task draws one of them. A single sentence is its
+    own centroid, so there is next to nothing to adapt to with one."""
     batch_shots: PositiveInt = 5
     """The largest number of sentences of each label in an adaptation step."""
     meta_query: PositiveInt = 2
@@ -70,8 +70,8 @@ class TextConfig(Config):
     rule_lr: PositiveFloat = 0.01
     """Adam's step size for the step sizes of meta-sgd."""
     meta_schedule: Literal["constant", "cosine"] = "cosine"
-    """The schedule of all meta step sizes; `cosine` decays them to 0 at the last meta-step. With few tasks per meta-step,
-    the last updates would otherwise add noise to the weights."""
+    """The schedule of all meta step sizes; `cosine` decays them to 0 at the last meta-step. With few tasks per
+    meta-step, the last updates would otherwise add noise to the weights."""
     meta_clip: PositiveFloat = 10.0
     """The bound on the norm of the meta-gradient of each of these groups."""
     meta_batch: PositiveInt = 4
@@ -89,7 +89,7 @@ class TextConfig(Config):
     tune_head: Literal["centroids", "linear"] = "centroids"
     """The head of fine-tuning: that of all other methods, or a linear layer that starts from the centroids."""
     penalty: PositiveFloat = 0.1
-    """The weight of the squared norm in logistic regression, which is also the last stage of contrastive fine-tuning."""
+    """The weight of the squared norm in logistic regression, also at the end of contrastive fine-tuning."""
     split: Literal["test", "validation"] = "test"
     """Which domains to test on."""
     shots: tuple[int, ...] = (1, 5, 20)
