@@ -198,7 +198,7 @@ def test_sentences_and_states_that_are_damaged_are_refused_or_made_again(tmp_pat
     code, said = says(["verify", str(tmp_path / "text")], capsys)
     assert (code, "damaged" in said) == (2, True)
     assert torch.equal(states(), kept)
-    assert "is made again" in caplog.text
+    assert "is computed again" in caplog.text
     flipped(tmp_path / "text" / "text.json", rb"word(\d)")
     code, said = says(["verify", str(tmp_path / "text")], capsys)
     assert (code, "text.json is damaged" in said) == (2, True)
