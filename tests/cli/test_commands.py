@@ -111,7 +111,7 @@ def test_a_watched_run_is_shown_as_far_as_it_has_got_and_then_whole(run, tmp_pat
     (going / "summary.json").unlink()
     words = [sys.executable, "-m", "warpgrad", "report", str(going), "--watch", "--every", "0.2", "--out", str(page)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
-        assert watching.stdout.readline() == f"{page}: 1 of 1 run still going on\n"
+        assert watching.stdout.readline() == f"{page}: 1 of 1 run still in progress\n"
         assert "Still running: 2 of 2 meta-steps so far." in page.read_text()
         (going / "summary.json").write_bytes(summary)
         assert watching.stdout.readline() == f"{page}: 1 run finished\n"
