@@ -291,7 +291,7 @@ def test_noise_makes_a_row_adapt_with_the_probability_of_its_logit():
 
 
 def test_masks_that_do_not_fit_are_refused():
-    with pytest.raises(WarpgradError, match="'noise' has not one entry for each row of 'w'"):
+    with pytest.raises(WarpgradError, match="'noise' must have one entry for each row of 'w'"):
         MaskedSGD(0.1, {"w": "noise"}).prepare({"w": torch.zeros(3, 2), "noise": torch.zeros(2)})
     with pytest.raises(WarpgradError, match="temperature=0"):
         MaskedSGD(0.1, {}, temperature=0)

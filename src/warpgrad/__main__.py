@@ -13,7 +13,7 @@ from typing import NoReturn
 
 def _end(number: int, _: FrameType | None) -> None:
     with suppress(OSError):
-        os.write(2, b"warpgrad: stopped; run the same command to go on.\n")
+        os.write(2, b"warpgrad: stopped; run the same command to resume.\n")
     os._exit(128 + number)
 
 

@@ -62,7 +62,7 @@ def check_name(name: str, what: str) -> str:
     """Return a name that becomes part of a path; raise an error if it leads elsewhere or cannot be displayed."""
     if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable() or len(name.encode()) > 200:
         raise WarpgradError(
-            f"{what} '{printable(name)[:80]}' cannot be the name of a folder: take letters, digits and . + = - _ alone."
+            f"{what} '{printable(name)[:80]}' cannot be used as a folder name: use only letters, digits and . + = - _."
         )
     return name
 
@@ -88,7 +88,7 @@ def expect(value: Any, kind: type[Any], argument: str, example: str, *, hint: st
     if isinstance(value, kind):
         return
     if isinstance(value, type) and issubclass(value, kind):
-        raise WarpgradError(f"{argument}={value.__name__} is a class: make an object of it, e.g. {argument}={example}.")
+        raise WarpgradError(f"{argument}={value.__name__} is a class: pass an instance, e.g. {argument}={example}.")
     raise WarpgradError(
         f"{argument} must be {_article(kind.__name__)} {kind.__name__}, e.g. {example}, not {short_repr(value)}{hint}."
     )
@@ -179,8 +179,8 @@ def understood(source: Path | None) -> Iterator[None]:
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, RuntimeError, OverflowError) as error:
         where = f"checkpoint {source}" if source is not None else "the checkpoint"
         raise WarpgradError(
-            f"{where} does not hold what this version writes ({type(error).__name__}: {first_line(error)}); restore "
-            "it, or start over with --fresh."
+            f"{where} does not have the contents that this version expects ({type(error).__name__}: "
+            f"{first_line(error)}); restore it, or start over with --fresh."
         ) from error
 
 

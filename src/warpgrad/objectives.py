@@ -109,8 +109,8 @@ class Objective(Computation[ObjectiveStep]):
         name = type(self).__name__
         require(
             not self.stops_gradient or not rule.meta,
-            f"the rule learns {', '.join(rule.meta)}, but {name} stops the gradient of the inner step, so it "
-            "would never change; use Exact(), or a fixed value.",
+            f"the rule learns {', '.join(rule.meta)}, which would never change because {name} stops the gradient "
+            "of the inner step; use Exact(), or a fixed value.",
         )
         require(
             learner.phi or rule.meta,

@@ -172,7 +172,7 @@ class Adam(Rule):
     ) -> None:
         super().__init__()
         self.lr = self._scalar("lr", lr)
-        require(isinstance(betas, tuple | list) and len(betas) == 2, "betas of Adam are two numbers: (0.9, 0.999).")
+        require(isinstance(betas, tuple | list) and len(betas) == 2, "Adam(betas=...) needs two numbers: (0.9, 0.999).")
         first, second = (real(beta, "betas") for beta in betas)
         require(0 <= first < 1 and 0 <= second < 1, f"Adam(betas={betas}): both must be at least 0 and below 1.")
         self.betas = (first, second)
@@ -375,7 +375,7 @@ class MaskedSGD(Rule):
         for name, noise in self.masks.items():
             require(
                 name in theta0 and noise in theta0 and (theta0[name].shape[:1] == theta0[noise].shape),
-                f"MaskedSGD(masks=...): '{noise}' has not one entry for each row of '{name}'.",
+                f"MaskedSGD(masks=...): '{noise}' must have one entry for each row of '{name}'.",
             )
             if noise not in self.meta:
                 self.meta[noise] = torch.zeros_like(theta0[noise]).requires_grad_()

@@ -109,10 +109,10 @@ def _missing_derivative(message: str, what: str) -> WarpgradError | None:
     if found is None and _COMPILED not in message:
         return None
     operation = f"the operation {found[1]}" if found is not None else "a function compiled by torch.compile"
-    remedy = "write it in other operations" if found is not None else "leave it uncompiled"
+    remedy = "rewrite it with other operations" if found is not None else "leave it uncompiled"
     return WarpgradError(
         f"PyTorch has no second derivative of {operation}, which {what} needs: use Approximate() as objective and an "
-        f"initialiser other than MAML, which need none, or {remedy}."
+        f"initialiser other than MAML, which need no second derivatives, or {remedy}."
     )
 
 

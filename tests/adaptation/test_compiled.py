@@ -211,7 +211,7 @@ def test_a_run_that_was_compiled_is_refused_where_the_compiler_fails(tmp_path, m
     train(tmp_path / "run", 1)
     monkeypatch.setattr(compiling, "compiled", fail)
     with pytest.raises(
-        wg.WarpgradError, match=r"steps of this run are compiled, and here the compiler failed: No space"
+        wg.WarpgradError, match=r"steps of this run are compiled, but here the compiler failed: No space"
     ):
         train(tmp_path / "run", 2)
     train(tmp_path / "run", 2, backend="traced")
@@ -237,7 +237,7 @@ def test_without_a_compiler_auto_traces_and_compiled_is_refused(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setattr(backend, "WORTH_COMPILING", 1)
     train(None, 1)
-    with pytest.raises(wg.WarpgradError, match=r"no C.. compiler here: install g.., or name one in CXX"):
+    with pytest.raises(wg.WarpgradError, match=r"no C.. compiler was found: install g.., or set CXX to one"):
         train(None, 1, backend="compiled")
 
 
@@ -247,7 +247,7 @@ def test_a_compiled_run_is_not_resumed_where_there_is_no_compiler(tmp_path, monk
     monkeypatch.setattr(backend, "WORTH_COMPILING", 1)
     train(tmp_path / "run", 1)
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(wg.WarpgradError, match=r"steps of this run are compiled, and there is no C.. compiler here"):
+    with pytest.raises(wg.WarpgradError, match=r"steps of this run are compiled, but no C.. compiler was found"):
         train(tmp_path / "run", 2)
     train(tmp_path / "run", 2, backend="traced")
 

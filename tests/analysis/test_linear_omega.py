@@ -97,7 +97,10 @@ def tied_warps() -> nn.Sequential:
         (lambda: nn.Sequential(wg.Warp(nn.Linear(3, 3)), nn.Linear(3, 3)), "'0.bias'"),
         (lambda: nn.Sequential(nn.Linear(3, 3), wg.Warp(Residual(3))), "'1.body.0.bias'"),
         (lambda: nn.Sequential(nn.Linear(3, 3), *(wg.Warp(nn.Linear(3, 3)) for _ in "ab")), "'2.bias'"),
-        (lambda: nn.Sequential(nn.Linear(3, 3, bias=False), wg.Warp(nn.Linear(3, 3))), "to take it up"),
+        (
+            lambda: nn.Sequential(nn.Linear(3, 3, bias=False), wg.Warp(nn.Linear(3, 3))),
+            "with a bias only where that layer has one too",
+        ),
         (lambda: Vector(3), "'warp.weight'"),
         (lambda: nn.Sequential(nn.Conv1d(3, 3, 1), wg.Warp(nn.Linear(3, 3))), "'1.bias'"),
         (shared_task_layer, "'4.bias'"),

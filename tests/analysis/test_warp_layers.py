@@ -124,7 +124,7 @@ def test_hooks_are_gone_even_when_the_forward_raises() -> None:
     path = warp_jacobians_along(learner, wg.SGD(0.1), regression(outputs=3), steps=2)
     next(path)
     assert hooks(learner.module) == 0  # none is left while the caller works, nor if it never comes back
-    with pytest.raises(WarpgradError, match="'task' is no warp-layer of the model; it has warp"):
+    with pytest.raises(WarpgradError, match="'task' is not a warp-layer; the model has warp"):
         warp_jacobians(learner, learner.start(0), {}, (x,), layers=["warp", "task"])
     assert hooks(learner.module) == 0
 
@@ -157,7 +157,7 @@ class Odd(nn.Module):
         ("integers", "'warp' needs a floating-point tensor"),
         ("keyword", "'warp' needs a floating-point tensor"),
         ("bypassed", "'warp' was not called with gradients"),
-        ("loose", "warp parameter 'scale' is in no module with warp parameters alone"),
+        ("loose", "warp parameter 'scale' is not in a module of only warp parameters"),
     ],
 )
 def test_what_cannot_be_differentiated_is_said(way: str, message: str) -> None:

@@ -111,8 +111,8 @@ def test_a_watched_run_is_shown_as_far_as_it_has_got_and_then_whole(run, tmp_pat
     (going / "summary.json").unlink()
     words = [sys.executable, "-m", "warpgrad", "report", str(going), "--watch", "--every", "0.2", "--out", str(page)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
-        assert watching.stdout.readline() == f"{page}: 1 of 1 run still going on\n"
-        assert "The run goes on: 2 of 2 meta-steps so far." in page.read_text()
+        assert watching.stdout.readline() == f"{page}: 1 of 1 run still in progress\n"
+        assert "Still running: 2 of 2 meta-steps so far." in page.read_text()
         (going / "summary.json").write_bytes(summary)
         assert watching.stdout.readline() == f"{page}: 1 run finished\n"
         assert watching.wait(60) == 0
@@ -177,7 +177,7 @@ def test_reproduce_runs_what_is_missing_and_builds_the_table(tmp_path):
         (["run", "synthetic", "--device", "teapot"], "device 'teapot' is not available here"),
         (["run", "synthetic", "--out", "/dev/null/run"], "cannot write /dev/null/run: Not a directory"),
         (["run", "continual", "--order", "0", "1"], "order=(0, 1) does not name each of 5 sub-tasks once"),
-        (["run", "continual", "--decay", "2"], "decay=2.0: what is kept of the past is a share, from 0 to 1"),
+        (["run", "continual", "--decay", "2"], "decay=2.0: it must be at least 0 and at most 1"),
         (["evaluate"], "missing from warpgrad evaluate: RUN The run directory"),
         (["evaluate", "nowhere"], "config.json is missing: is nowhere a run directory?"),
         (["report", "nowhere"], "config.json is missing"),
@@ -272,7 +272,7 @@ def test_a_stopped_run_says_how_to_go_on(tmp_path, number, code):
     assert job.returncode == code
     assert "Traceback" not in words_said
     if number == signal.SIGINT:
-        assert "run the same command to go on" in words_said
+        assert "run the same command to resume" in words_said
     assert list((run / "checkpoints").glob("step-*.safetensors"))
 
 
@@ -290,7 +290,7 @@ def test_a_stopped_table_stops_its_workers_and_goes_on(tmp_path):
     finally:
         job.kill()
     assert job.returncode == 130
-    assert "run the same command to go on" in words_said
+    assert "run the same command to resume" in words_said
     assert list(metrics.parent.glob("checkpoints/step-*.safetensors"))
     saved = metrics.read_bytes()
     time.sleep(1)

@@ -28,7 +28,7 @@ def test_drawing_makes_a_store_and_says_where(capsys):
     assert "data set: here/drawn" in said.out
     assert store.header.sha256 in said.out
     assert "2/2 alphabets drawn" in said.err
-    with pytest.raises(WarpgradError, match="exists already"):
+    with pytest.raises(WarpgradError, match="already exists"):
         dispatch(["data", "draw", "--alphabets", "2", "--out", "here/drawn"])
 
 

@@ -59,7 +59,7 @@ def test_class_folders_through_the_command(birds, capsys):
     assert "data set: data/birds" in said.out
     assert "5/5 classes looked through" in said.err
     assert "5/5 classes prepared" in said.err
-    with pytest.raises(WarpgradError, match="exists already"):
+    with pytest.raises(WarpgradError, match="already exists"):
         dispatch(["data", "prepare", "folder", "--source", "birds"])
     dispatch(["data", "prepare", "folder", "--source", "birds", "--name", "grey birds", "--grey", "--out", "g"])
     assert open_store(Path("g")).header.name == "grey birds"
@@ -81,7 +81,7 @@ def test_an_interrupted_command_goes_on(birds, capsys, monkeypatch):
     assert not Path("data/birds").exists()
     capsys.readouterr()
     dispatch(["data", "prepare", "folder", "--source", "birds"])
-    assert "going on with what an interrupted command left in data/.birds.partial" in capsys.readouterr().err
+    assert "resuming what an interrupted command left in data/.birds.partial" in capsys.readouterr().err
     dispatch(["data", "prepare", "folder", "--source", "birds", "--out", "unbroken"])
     assert open_store(Path("data/birds")).header == open_store(Path("unbroken")).header
 
@@ -151,7 +151,9 @@ def test_prepared_sets_are_found_by_name(tmp_path, monkeypatch):
         open_prepared("fc100")
     with pytest.raises(WarpgradError, match="no prepared drawn alphabets here: make it with 'warpgrad data draw'"):
         open_prepared("drawn")
-    with pytest.raises(WarpgradError, match=r"'mine' is no prepared data set: known are omniglot, .* --name mine"):
+    with pytest.raises(
+        WarpgradError, match=r"'mine' is not a prepared data set: choose one of omniglot, .* --name mine"
+    ):
         open_prepared("mine")
     small_store(Path("data/fc100"), "FC100")
     small_store(Path("elsewhere/mine"), "mine")
@@ -210,6 +212,6 @@ def test_sizes_that_no_picture_may_have_are_refused_before_memory_is_taken(birds
 def test_a_class_whose_name_is_no_text_is_named(birds):
     """A file system takes any bytes as a name."""
     Path("birds/c0").rename(os.fsdecode(b"birds/\xff\xfe"))
-    with pytest.raises(WarpgradError, match=r"class '\\udcff\\udcfe' of birds has no name in UTF-8; rename it"):
+    with pytest.raises(WarpgradError, match=r"the name of class '\\udcff\\udcfe' of birds is not UTF-8; rename it"):
         dispatch(["data", "prepare", "folder", "--source", "birds", "--size", "4", "--out", "new"])
     assert [path.name for path in Path().iterdir()] == ["birds"]

@@ -93,7 +93,7 @@ def test_even_what_may_be_named_cannot_be_turned(tmp_path):
     assert "sets the state of a function" in refused(path, start + b"}U\x05_makeNsb.")
     assert "cannot be read as a pickle" in refused(path, start + b")\x81.")
     assert "it holds a _Stand" in refused(path, start + b".")
-    assert "begun and not filled" in refused(path, b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n)R.")
+    assert "created but not filled" in refused(path, b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n)R.")
     for kind, name in ((object, "O8"), (np.float64, "f8"), ("S3", "S3"), ([("a", "u1")], "V1")):
         assert f"type '{name}'" in refused(path, pickle.dumps(np.zeros(2, dtype=kind), 2))
     whole = pickle.dumps(np.arange(9, dtype=np.uint8), 4)

@@ -136,5 +136,5 @@ def test_what_is_no_image_is_refused():
         to_float(torch.zeros(3, dtype=torch.int64))
     with pytest.raises(WarpgradError, match="convert them with to_float"):
         transform(torch.zeros(1, 1, 4, 4, dtype=torch.uint8), one(1), one(0), shifted(0, 0))
-    with pytest.raises(WarpgradError, match="are no ranges"):
+    with pytest.raises(WarpgradError, match="are not valid: ranges"):
         AffineRange(scale=(1.2, 0.8))

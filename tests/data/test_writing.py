@@ -122,7 +122,7 @@ def test_another_source_begins_anew(tmp_path, unbroken):
 
 
 def test_a_full_disk_keeps_what_is_done_and_says_so(tmp_path, unbroken):
-    with pytest.raises(WarpgradError, match=r"No space left.*: fix that and repeat the command, which goes on"):
+    with pytest.raises(WarpgradError, match=r"No space left.*: fix that and repeat the command, which resumes"):
         written(tmp_path, Source(3, OSError(28, os.strerror(28))))
     source = Source()
     assert contents(written(tmp_path, source).path) == unbroken

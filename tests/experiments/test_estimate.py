@@ -248,7 +248,7 @@ def test_a_cluster_is_as_fast_as_its_rate_and_the_largest_share():
     assert known.cluster_seconds(1e9) == pytest.approx(200.0)
     assert known.cluster_seconds(1e9, 2) == pytest.approx(120.0)  # 3 of 5 tasks
     assert known.cluster_seconds(1e9, 5) == known.cluster_seconds(1e9, 50) == pytest.approx(40.0)
-    with pytest.raises(WarpgradError, match="a rate above 0"):
+    with pytest.raises(WarpgradError, match="flops must be above 0"):
         known.cluster_seconds(0.0)
     assert "replay buffer         none" in known.lines()
 

@@ -77,7 +77,7 @@ def test_table_and_page_are_built_from_the_record_alone(groups, record, tmp_path
     empty = tmp_path / "no runs"
     empty.mkdir()
     found = reproduce(EXPERIMENT, TABLE, empty, **OPTIONS, record=read_record(record)).groups
-    assert "4 runs, 0 of them finished, 4 as they are on record" in capsys.readouterr().err
+    assert "4 runs, 0 of them finished, 4 taken from the record" in capsys.readouterr().err
     assert not any(empty.iterdir())
     assert [(group.label, group.paper) for group in found] == [("RNN", 160.0), ("Memoryless", None)]
     assert EXPERIMENT.lines(found) == EXPERIMENT.lines(groups)
@@ -88,7 +88,7 @@ def test_table_and_page_are_built_from_the_record_alone(groups, record, tmp_path
 def test_runs_that_are_not_at_hand_stand_as_they_are_on_record(root, record, tmp_path, capsys):
     kept = without(root, tmp_path, "memoryless")
     reproduce(EXPERIMENT, TABLE, kept, **OPTIONS, record=read_record(record))
-    assert "4 runs, 2 of them finished, 2 as they are on record" in capsys.readouterr().err
+    assert "4 runs, 2 of them finished, 2 taken from the record" in capsys.readouterr().err
 
 
 def test_a_record_that_is_written_again_is_the_same(root, record, tmp_path):
@@ -146,10 +146,12 @@ def test_a_run_at_hand_goes_before_its_entry(root, record):
 def test_keeping_needs_a_record(capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["reproduce", "maze", "--keep"])
-    assert "--keep goes with --record" in capsys.readouterr().err
+    assert "--keep needs --record" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("commit", "words"), [(f"{CLEAN}+changes", "source tree with changes"), (None, "no commit")])
+@pytest.mark.parametrize(
+    ("commit", "words"), [(f"{CLEAN}+changes", "source tree with uncommitted changes"), (None, "no commit")]
+)
 def test_runs_from_source_that_no_commit_holds_are_not_put_on_record(groups, tmp_path, commit, words, monkeypatch):
     groups[1].runs[0].summary["commit"] = commit
     path = tmp_path / "record.json"
@@ -193,7 +195,7 @@ def test_a_record_of_real_data_is_not_overwritten_by_anything_else(groups, tmp_p
     put(before)
     kept = path.read_bytes()
     if refused:
-        with pytest.raises(WarpgradError, match=f"is a record of {before}.*name another file"):
+        with pytest.raises(WarpgradError, match=f"is a record of runs on {before}.*give another file"):
             put(now)
         assert path.read_bytes() == kept
     else:
@@ -234,7 +236,7 @@ def test_long_series_are_kept_in_blocks_and_short_ones_whole():
 def test_a_file_that_is_no_record_is_named_and_left_alone(tmp_path, content):
     path = tmp_path / "other.json"
     path.write_text(content)
-    with pytest.raises(WarpgradError, match=r"other\.json .*restore it or name another"):
+    with pytest.raises(WarpgradError, match=r"other\.json .*restore it or give another"):
         read_record(path)
     assert path.read_text() == content
 

@@ -82,7 +82,7 @@ def test_a_flipped_bit_in_a_checkpoint_is_refused_or_overcome(tmp_path, caplog):
         bit = dice.randrange(8 * len(whole))
         flipped[bit // 8] ^= 1 << bit % 8
         newest.write_bytes(flipped)
-        with pytest.raises(wg.WarpgradError, match=r"damaged|not a checkpoint|another version"):
+        with pytest.raises(wg.WarpgradError, match=r"damaged|not a warpgrad checkpoint|another version"):
             checkpoint.read_checkpoint(newest)
     train(str(run), 4, checkpoint_seconds=0.0)
     assert "Going on from step-00000003" in caplog.text
@@ -105,7 +105,7 @@ def test_a_checkpoint_without_a_checksum_is_taken_and_said(tmp_path, caplog, mon
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     path.write_bytes(safetensors.torch.save(tensors, {"warpgrad": header["warpgrad"]}))
     train(str(tmp_path / "run"), 3)
-    assert "has no checksum: it is taken as it is" in caplog.text
+    assert "has no checksum: it is loaded unverified" in caplog.text
 
 
 def flipped(path: Path, pattern: bytes) -> None:
@@ -198,7 +198,7 @@ def test_sentences_and_states_that_are_damaged_are_refused_or_made_again(tmp_pat
     code, said = says(["verify", str(tmp_path / "text")], capsys)
     assert (code, "damaged" in said) == (2, True)
     assert torch.equal(states(), kept)
-    assert "is made again" in caplog.text
+    assert "is computed again" in caplog.text
     flipped(tmp_path / "text" / "text.json", rb"word(\d)")
     code, said = says(["verify", str(tmp_path / "text")], capsys)
     assert (code, "text.json is damaged" in said) == (2, True)
@@ -395,7 +395,7 @@ def test_a_signal_at_any_time_is_an_exit_code_and_a_sentence(tmp_path, number):
             job.send_signal(number)
         time.sleep(0.01)
     said = job.communicate(timeout=60)[1]
-    assert (job.returncode, said) == (128 + number, "warpgrad: stopped; run the same command to go on.\n")
+    assert (job.returncode, said) == (128 + number, "warpgrad: stopped; run the same command to resume.\n")
 
 
 def test_a_signal_while_options_are_parsed_is_no_wrong_option(monkeypatch, capsys):
@@ -403,7 +403,7 @@ def test_a_signal_while_options_are_parsed_is_no_wrong_option(monkeypatch, capsy
         raise SystemExit(128 + signal.SIGHUP)
 
     monkeypatch.setattr("warpgrad.cli.main._app", lambda _: type("App", (), {"cli": lambda *_, **__: interrupted(0)}))
-    assert says(["list"], capsys) == (129, "warpgrad: stopped; run the same command to go on.\n")
+    assert says(["list"], capsys) == (129, "warpgrad: stopped; run the same command to resume.\n")
 
 
 def test_a_signal_after_the_end_changes_no_exit_code():
@@ -493,7 +493,7 @@ def test_numbers_of_another_kind_are_no_weights(finished, tmp_path, capsys):
         state["weights"]["module"][name] = value.to(kind)
         checkpoint.write_checkpoint(newest, state)
         code, said = says(["evaluate", str(run)], capsys)
-        assert (code, f"in {kind}, the model in torch.float" in said) == (2, True)
+        assert (code, f"in {kind}, but the model has torch.float" in said) == (2, True)
 
 
 def test_half_a_character_is_no_sentence(tmp_path, capsys):
@@ -502,7 +502,7 @@ def test_half_a_character_is_no_sentence(tmp_path, capsys):
         rows = [{"text": text, "label": label}, {"text": "c", "label": "d"}]
         source.write_text("".join(json.dumps(row) + "\n" for row in rows))
         code, said = says(["data", "prepare", "text", "--source", str(source), "--out", str(tmp_path / "x")], capsys)
-        assert (code, said.count("\n"), "half a character" in said) == (2, 1, True)
+        assert (code, said.count("\n"), "unpaired surrogate" in said) == (2, 1, True)
         assert not (tmp_path / "x").exists()
 
 

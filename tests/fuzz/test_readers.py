@@ -366,7 +366,7 @@ def test_pictures_of_other_formats_and_too_many_pixels_are_refused():
     Image.new("1", (9000, 9000)).save(large, format="PNG")
     for data in (eps, large.getvalue()):
         for reader in (look, lambda *words: read_picture(*words, channels=1)):
-            with pytest.raises(WarpgradError, match="is no readable image"):
+            with pytest.raises(WarpgradError, match="is not a readable image"):
                 reader(data, "it", "leave it out")
 
 

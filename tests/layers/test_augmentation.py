@@ -302,7 +302,7 @@ def test_compress_marks_a_parameter_of_a_module_that_holds_a_new_layer():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: interleave(Tree(), conv_warp(3)), "in a Tree is not obvious"),
+        (lambda: interleave(Tree(), conv_warp(3)), "not clear where new layers belong in a Tree"),
         (lambda: interleave(nn.Sequential(nn.Linear(2, 2)), linear_warp), "no module of the Sequential"),
         (lambda: interleave(mlp(), linear_warp, after=lambda name, module: False), "no module"),
         (lambda: interleave(Tree(), conv_warp(3), after="layer.0"), "did you mean 'layers.0'"),

@@ -148,9 +148,9 @@ def test_a_residual_warp_is_kept_as_a_module_and_not_merged(tmp_path: Path) -> N
     save_warped(warped, tmp_path, **settings)
     torch.testing.assert_close(output(load_warped(tmp_path)), output(warped), rtol=0, atol=0)
     (tmp_path / "warpgrad.json").write_text('{"class": "Trainer", "warp_transformer": {}}')
-    with pytest.raises(wg.WarpgradError, match="no model class of transformers: 'Trainer'"):
+    with pytest.raises(wg.WarpgradError, match="does not name a transformers model class: 'Trainer'"):
         load_warped(tmp_path)
-    with pytest.raises(wg.WarpgradError, match="no folder of save_warped"):
+    with pytest.raises(wg.WarpgradError, match="was not written by save_warped"):
         load_warped(tmp_path / "elsewhere")
 
 
@@ -191,7 +191,7 @@ def test_places_are_named_by_pattern_and_errors_say_what_there_is() -> None:
         ({"warp": "cubic"}, "warp='cubic' is unknown"),
         ({"hidden": 3}, "residual"),
         ({"rank": -1}, "at least 0"),
-        ({"rank": 0}, "that is the whole model"),
+        ({"rank": 0}, "which is the whole model"),
     ]:
         with pytest.raises(wg.WarpgradError, match=words_.replace("(", r"\(")):
             warp_transformer(model, **options)  # type: ignore[arg-type]

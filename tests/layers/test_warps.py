@@ -235,9 +235,9 @@ def test_other_modules_keep_the_size_of_activations_too(layer: nn.Module, shape:
     ("layer", "x", "words"),
     [
         (nn.Sequential(nn.Linear(4, 4), nn.Tanh()), draw(5, 4), "not in proportion to a weight"),
-        (nn.Sequential(Residual(nn.Linear(4, 4)), nn.ReLU()), draw(5, 4), "in front of it and .* behind it"),
-        (nn.Linear(4, 4), torch.zeros(5, 4), "in front of it measure 0"),
-        (nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU()), None, "behind it 0"),
+        (nn.Sequential(Residual(nn.Linear(4, 4)), nn.ReLU()), draw(5, 4), "before it and .* after it"),
+        (nn.Linear(4, 4), torch.zeros(5, 4), "root mean square is 0 before it"),
+        (nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU()), None, "before it and 0 after it"),
     ],
     ids=["tanh", "residual relu", "zeros", "dead"],
 )

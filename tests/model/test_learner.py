@@ -63,7 +63,7 @@ def test_frozen_parameters_are_constant():
         ({"task": "0", "warp": "2"}, "parameter '4.weight' is in neither task= nor warp="),
         ({"task": ["0", "2", "4"], "warp": "2.weight"}, "parameter '2.weight' is in both task= and warp="),
         ({"warp": "layer2"}, "warp='layer2' matches no parameter"),
-        ({"warp": "*"}, "nothing is left to adapt"),
+        ({"warp": "*"}, "no parameter is left to adapt"),
         ({"warp": "2", "batch_norm": "eval"}, "batch_norm='eval' is unknown"),
         ({"warp": "2", "start": {"0": "random"}}, "start policy 'random' of '0' is unknown"),
         ({"warp": "2", "start": {"2": "fresh"}}, "start pattern '2' matches no task parameter"),

@@ -35,19 +35,19 @@ def test_a_whole_last_line_without_its_newline_counts(tmp_path):
         file.write(b'{"step": 3}')
     run = read_run(folder)
     assert run.metrics[-1] == {"step": 3}
-    assert run.notes == ("The run has gone on to 4 meta-steps since it was evaluated after 3.",)
+    assert run.notes == ("The run has continued to 4 meta-steps since it was evaluated after 3.",)
 
 
 @pytest.mark.parametrize(
     ("file", "content", "match"),
     [
         ("config.json", None, r"config\.json is missing: .*--fresh"),
-        ("summary.json", None, r"summary\.json is missing: the run is not finished; give its command again"),
+        ("summary.json", None, r"summary\.json is missing: the run is not finished; repeat its command"),
         ("metrics.jsonl", None, r"metrics\.jsonl is missing: .*--fresh"),
         ("config.json", b"{", r"config\.json is not valid JSON .*restore it"),
         ("config.json", b"\xff\xfe\xfa", r"config\.json is not valid JSON"),
         ("config.json", b"[1]", r"config\.json holds a list"),
-        ("summary.json", b'{"method": "a", "seed": 1}', r"summary\.json does not say experiment, preset"),
+        ("summary.json", b'{"method": "a", "seed": 1}', r"summary\.json has no experiment, preset"),
         (
             "summary.json",
             b'{"experiment": "e", "method": "a", "preset": "p", "seed": 1, "metrics": 3}',

@@ -218,7 +218,7 @@ def test_trials_of_another_machine_are_left_to_it_unless_told_otherwise(tmp_path
         (planned("tpe"), "has sampler = 'random', not 'tpe'"),
         (planned(seed=1), "has seed = 0, not 1"),
         (planned(meta_steps=9), "has meta_steps = 20, not 9"),
-        (planned(space={"meta_lr": FloatRange(0.1, 1)}), "the study 'study' has form = None, not 'printed'"),
+        (planned(space={"meta_lr": FloatRange(0.1, 1)}), "study 'study' has form = None, not 'printed'"),
         (dataclasses.replace(planned(), metric="loss/gd"), "has metric = 'loss/warp', not 'loss/gd'"),
     ],
 )
@@ -228,7 +228,7 @@ def test_a_study_goes_on_only_as_it_began(other, sentence, tmp_path):
     with pytest.raises(WarpgradError) as refused, recording(tmp_path, other):
         pass
     assert sentence in str(refused.value)
-    assert "name another --study" in str(refused.value)
+    assert "choose another --study" in str(refused.value)
 
 
 def test_foreign_studies_and_bad_addresses_are_refused(tmp_path):
@@ -291,7 +291,7 @@ def test_any_other_failure_stops_the_sweep_and_the_trial_is_taken_up_again(tmp_p
 
 def test_a_metric_that_is_not_measured_is_one_sentence(tmp_path):
     plan = dataclasses.replace(planned(), metric="accuracy", direction="maximise")
-    with pytest.raises(WarpgradError, match=r"synthetic measures no 'accuracy'.*of loss/warp"):
+    with pytest.raises(WarpgradError, match=r"synthetic does not measure 'accuracy'.*of loss/warp"):
         worked(tmp_path, plan, 1)
 
 

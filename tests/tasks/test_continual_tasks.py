@@ -162,7 +162,7 @@ def test_other_mistakes_are_named() -> None:
         ContinualTask([Marked(0)], F.mse_loss, steps_per_subtask=0, batch_size=1)
     with pytest.raises(WarpgradError, match="2 inputs and 3 targets"):
         TensorSubTask((torch.zeros(2, 1), torch.zeros(3, 1)))
-    with pytest.raises(WarpgradError, match="not another order"):
+    with pytest.raises(WarpgradError, match="not a permutation"):
         marked().with_order((0, 1))
     method = Method(wg.Learner(smooth_net().float()), wg.SGD(0.1), wg.InPlace())
     with pytest.raises(WarpgradError, match="needs validation batches"):

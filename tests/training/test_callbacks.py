@@ -92,7 +92,7 @@ def test_the_end_is_told_whatever_it_is():
 
 
 def test_what_is_no_callback_is_refused():
-    for wrong, words in [(Diary, "holds Diary, which is neither"), (3, r"callbacks\[0\] must be .* not 3")]:
+    for wrong, words in [(Diary, "contains Diary, which is neither"), (3, r"callbacks\[0\] must be .* not 3")]:
         with pytest.raises(wg.WarpgradError, match=words):
             own_training(callbacks=[wrong])
 

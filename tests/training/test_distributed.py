@@ -119,11 +119,11 @@ def test_one_process_is_alone():
 def test_a_timeout_that_is_none_is_refused(monkeypatch):
     for value in ("soon", "0", "inf"):
         monkeypatch.setenv(TIMEOUT, value)
-        with pytest.raises(wg.WarpgradError, match=f"{TIMEOUT}={value}: give the seconds"):
+        with pytest.raises(wg.WarpgradError, match=f"{TIMEOUT}={value}: the seconds that a rank waits"):
             current_ranks(torch.device("cpu"))
     # The option goes before the variable.
     current_ranks(torch.device("cpu"), timeout=5.0)
-    with pytest.raises(wg.WarpgradError, match=r"timeout=-1.0: give the seconds"):
+    with pytest.raises(wg.WarpgradError, match=r"timeout=-1.0: the seconds that a rank waits"):
         current_ranks(torch.device("cpu"), timeout=-1.0)
 
 
@@ -145,7 +145,7 @@ def as_a_rank(monkeypatch, rank: int, **more: str) -> None:
 @pytest.mark.parametrize("command", LAUNCHERS)
 def test_commands_that_start_processes_refuse_torchrun_in_one_sentence(monkeypatch, capsys, command):
     for rank, sentence in [
-        (0, f"warpgrad: 'warpgrad {command}' starts processes of its own: give the command without torchrun.\n"),
+        (0, f"warpgrad: 'warpgrad {command}' starts its own processes: run the command without torchrun.\n"),
         (1, ""),
     ]:
         as_a_rank(monkeypatch, rank)
@@ -212,7 +212,7 @@ def test_a_silent_rank_does_not_keep_the_others_for_ever(tmp_path):
             job.kill()
         silent[1].communicate()
     assert silent[0].returncode == 2, said
-    assert "rank 0 of 2 waited 20 s for the others without an answer: a rank hangs, or its machine is gone" in said
+    assert "rank 0 of 2 waited 20 s for the other ranks without an answer: a rank hangs, or its machine is down" in said
     assert final(tmp_path / "run")["step"] == 2
 
 

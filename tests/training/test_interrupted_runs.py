@@ -182,12 +182,12 @@ def test_damaged_and_foreign_checkpoints_are_named(tmp_path, monkeypatch):
     import safetensors.torch
 
     newest.write_bytes(safetensors.torch.save({"x": torch.zeros(1)}))
-    with pytest.raises(wg.WarpgradError, match="not a checkpoint of warpgrad"):
+    with pytest.raises(wg.WarpgradError, match="not a warpgrad checkpoint"):
         train(str(run), 3)
     monkeypatch.setattr(checkpoint, "CHECKPOINT_FORMAT", 7)
     newest.write_bytes(checkpoint.packed({"step": 3}))
     monkeypatch.setattr(checkpoint, "CHECKPOINT_FORMAT", 1)
-    with pytest.raises(wg.WarpgradError, match="has format 7, this version reads format 1"):
+    with pytest.raises(wg.WarpgradError, match="has format 7, but this version reads format 1"):
         train(str(run), 3)
     newest.write_bytes(whole)
     other = wg.Learner(mlp())

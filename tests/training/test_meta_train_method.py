@@ -39,7 +39,7 @@ def test_the_method_that_is_given_is_the_one_that_learns():
 @pytest.mark.parametrize("name", ["rule", "objective", "initialiser", "weight"])
 def test_a_part_beside_a_whole_method_is_refused_by_name(name):
     part = {"rule": wg.SGD(0.1), "objective": wg.Exact(), "initialiser": wg.Leap(), "weight": 1.0}[name]
-    with pytest.raises(wg.WarpgradError, match=f"part of its own for {name}="):
+    with pytest.raises(wg.WarpgradError, match=f"set {name}= in Method"):
         wg.meta_train(wg.Method(learner(), wg.SGD(0.1)), FAMILY, **{name: part}, **REST)
 
 

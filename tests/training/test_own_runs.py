@@ -110,7 +110,7 @@ def test_without_steps_a_run_is_tested_after_as_many_as_in_meta_training(runs, p
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((), "name a function that returns (learner, tasks) with --program FILE.py:FUNCTION"),
+        ((), "give a function that returns (learner, tasks) with --program FILE.py:FUNCTION"),
         (("--program", "nowhere.py:held_out"), "give FILE.py:FUNCTION"),
         (("--program", "{program}"), "give FILE.py:FUNCTION"),
         (("--program", "{program}:missing"), "has no function missing"),

@@ -156,7 +156,7 @@ def test_damage_another_model_and_other_versions_are_named(tmp_path):
     with pytest.raises(wg.WarpgradError, match="the rule is Fixed, which is not"):
         wg.load(path, own_learner())
     checkpoint.write_checkpoint(path, {"weights": {}})
-    with pytest.raises(wg.WarpgradError, match="does not say what the method is made of; pass rule="):
+    with pytest.raises(wg.WarpgradError, match="does not record the parts of the method; pass rule="):
         wg.load(path, own_learner())
     with pytest.raises(wg.WarpgradError, match="is not a run directory"):
         wg.load_run(tmp_path, own_learner())

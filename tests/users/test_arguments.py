@@ -42,15 +42,15 @@ def train(*positional, **changes):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"algorithm": wg.Online}, r"algorithm=Online is a class: make an object of it"),
+        ({"algorithm": wg.Online}, r"algorithm=Online is a class: pass an instance"),
         ({"algorithm": "online"}, r"algorithm must be an Algorithm, e.g. Online\(.*\), not 'online'"),
         ({"rule": torch.optim.SGD}, "rule must be a Rule.*not the class SGD; the rule adapts θ"),
         ({"rule": 0.1}, r"rule must be a Rule, e.g. SGD\(0.1\), not 0.1"),
         ({"objective": wg.Exact}, "objective=Exact is a class"),
         ({"initialiser": wg.Leap}, "initialiser=Leap is a class"),
         ({"initialiser": "leap"}, "initialiser must be an Initialiser"),
-        ({"optimiser": torch.optim.Adam([torch.zeros(1)])}, "optimiser is an Adam already: pass what makes one"),
-        ({"optimiser": {"phi": torch.optim.Adam([torch.zeros(1)])}}, r"optimiser\['phi'\] is an Adam already"),
+        ({"optimiser": torch.optim.Adam([torch.zeros(1)])}, "optimiser is already an Adam: pass a function"),
+        ({"optimiser": {"phi": torch.optim.Adam([torch.zeros(1)])}}, r"optimiser\['phi'\] is already an Adam"),
         ({"optimiser": 1e-3}, "optimiser must be a function"),
         ({"optimiser": lambda p: wg.SGD(0.1)}, "what optimiser= makes must be an Optimizer"),
         ({"clip": 0}, "clip=0.0: it must be greater than 0"),
@@ -72,8 +72,8 @@ def train(*positional, **changes):
         ({"config": {"width": torch.ones(2)}}, r"config\['width'\] is a Tensor, which cannot be written"),
         ({"progress": "yes"}, "progress must be True or False, not 'yes'"),
         ({"early_stopping": wg.EarlyStopping}, "early_stopping=EarlyStopping is a class"),
-        ({"optimiser": wg.SGD}, r"optimiser= makes none \(.*\): pass what does, e.g. partial\(torch.optim.Adam"),
-        ({"schedule": nn.Linear}, r"schedule= makes none \(.*\): pass what does"),
+        ({"optimiser": wg.SGD}, r"optimiser= failed \(.*\): pass a function such as partial\(torch.optim.Adam"),
+        ({"schedule": nn.Linear}, r"schedule= failed \(.*\): pass a function such as"),
         ({"validate": lambda learner: None}, "what validate= returns must be a mapping, .* not None"),
         ({"validate": lambda learner: {"loss": "low"}}, "what validate= returns must be numbers .*'loss' is 'low'"),
         ({"test": lambda learner: [1.0]}, "what test= returns must be a mapping, .* not a list"),
@@ -109,10 +109,10 @@ def test_meta_train_names_learner_and_tasks(positional, words):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: wg.Learner(nn.Linear), "module=Linear is a class: make an object of it"),
+        (lambda: wg.Learner(nn.Linear), "module=Linear is a class: pass an instance"),
         (lambda: wg.Learner(torch.sin), "a plain function has no parameters"),
         (lambda: wg.Learner(model(), warp=3), "warp= takes a pattern"),
-        (lambda: wg.Learner(model(), warp=[model()[0]]), "warp= lists a Linear: every pattern is a string"),
+        (lambda: wg.Learner(model(), warp=[model()[0]]), "warp= lists a Linear: patterns must be strings"),
         (
             lambda: wg.Learner(model(), warp=lambda name, module: False),
             "predicate warp= is true for none of .* 4 param",

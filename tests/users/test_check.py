@@ -167,9 +167,9 @@ def test_a_task_that_does_not_repeat_itself_is_refused():
 
     learner = wg.Learner(chain(nn.Linear(3, 4), nn.Linear(4, 2)), warp="0")
     restless = Restless(*task().adapt_batch(0), F.mse_loss, name="restless")
-    with pytest.raises(wg.WarpgradError, match=r"task 'restless' drew another batch when adapt_batch\(0\)"):
+    with pytest.raises(wg.WarpgradError, match=r"task 'restless' returned a different batch when adapt_batch\(0\)"):
         wg.check(learner, restless, wg.SGD(0.1), wg.Exact())
-    with pytest.raises(wg.WarpgradError, match=r"task 'restless' drew another batch"):
+    with pytest.raises(wg.WarpgradError, match=r"task 'restless' returned a different batch"):
         wg.meta_train(
             learner, wg.FunctionFamily(lambda seed: restless), algorithm=wg.Online(steps=1, tasks=1), rule=wg.SGD(0.1),
             objective=wg.Exact(), optimiser=partial(torch.optim.SGD, lr=0.1), meta_steps=1,

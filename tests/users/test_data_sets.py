@@ -172,14 +172,17 @@ class Stream(IterableDataset):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: wg.DatasetTask(Stream(), F.mse_loss), "IterableDataset, which cannot be asked"),
+        (lambda: wg.DatasetTask(Stream(), F.mse_loss), "IterableDataset, whose examples cannot be accessed by index"),
         (lambda: wg.DatasetTask(DataLoader(Pictures()), F.mse_loss), "is a DataLoader: pass its dataset"),
         (lambda: wg.DatasetTask(3, F.mse_loss), r"must have len\(\.\.\.\) and dataset\[index\]"),
         (lambda: wg.DatasetTask([], F.mse_loss, name="user 3"), "task 'user 3' is empty"),
         (lambda: wg.DatasetTask(Pictures(), F.mse_loss, batch_size=49), "batches of 49 from 48 examples"),
-        (lambda: wg.FewShotFamily(Pictures(), F.mse_loss, ways=7, shots=1, query=1), "7-way tasks .* has 6 of 6"),
+        (
+            lambda: wg.FewShotFamily(Pictures(), F.mse_loss, ways=7, shots=1, query=1),
+            "7-way tasks .* has only 6 \\(of 6\\)",
+        ),
         (lambda: wg.FewShotFamily(Pictures(), F.mse_loss, ways=2, shots=1, query=1, labels=[1]), "1 labels for 48"),
-        (lambda: wg.tasks_by_group(Table(), "site", F.mse_loss), "no column 'site' but x, label, user"),
+        (lambda: wg.tasks_by_group(Table(), "site", F.mse_loss), "no column 'site', only x, label, user"),
         (lambda: wg.tasks_by_group(Table(), "user", F.mse_loss, meta=0.5, test=0.5), "leave nothing to adapt to"),
     ],
 )

@@ -329,7 +329,7 @@ def test_state_dict_goes_round_and_names_what_does_not_fit():
     same(own, other)
     with pytest.raises(wg.WarpgradError, match=r"the state has no 'head.bias'"):
         other.load_state_dict({name: value for name, value in own.state_dict().items() if name != "head.bias"})
-    with pytest.raises(wg.WarpgradError, match="which the learner's Net has not"):
+    with pytest.raises(wg.WarpgradError, match="which the learner's Net does not have"):
         other.load_state_dict({**own.state_dict(), "more": torch.zeros(1)})
     with pytest.raises(wg.WarpgradError, match=r"'head\.bias' has the shape"):
         other.load_state_dict({**own.state_dict(), "head.bias": torch.zeros(7)})

@@ -139,7 +139,7 @@ def test_a_card_is_shown_as_a_page(entries):
 
 
 def test_a_run_is_carried_on_from_an_entry_that_keeps_its_metrics(run, record, entries, tmp_path):
-    with pytest.raises(WarpgradError, match="tiny keeps its weights alone"):
+    with pytest.raises(WarpgradError, match="tiny contains only weights"):
         wg.zoo.lay_out("tiny", tmp_path / "again", entries)
     make_entry(run, "whole", record, entries, with_metrics=True)
     wg.zoo.lay_out("whole", tmp_path / "again", entries)
@@ -153,7 +153,7 @@ def test_a_run_is_carried_on_from_an_entry_that_keeps_its_metrics(run, record, e
 
 def test_weights_that_the_card_does_not_speak_of_are_refused(run, entries):
     shutil.copy(newest_checkpoint(run), entries / "tiny" / "weights.safetensors")
-    with pytest.raises(WarpgradError, match="is not the file that the card beside it speaks of"):
+    with pytest.raises(WarpgradError, match="is not the file that its card describes"):
         wg.zoo.load("tiny", entries)
 
 
@@ -167,12 +167,12 @@ def test_a_card_that_was_changed_is_refused(entries):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"summary": {"commit": f"{CLEAN}+changes"}}, "was made from a source tree with changes"),
+        ({"summary": {"commit": f"{CLEAN}+changes"}}, "was made from a source tree with uncommitted changes"),
         ({"summary": {"metrics": {"accuracy": 99.0}}}, "accuracy is 99.0 in this run and"),
-        ({"config": {"meta_steps": 99}}, "has no run under the settings of this one"),
+        ({"config": {"meta_steps": 99}}, "has no run with the settings of this run"),
         ({"config": {"seed": 1}}, "is of another run"),
-        ({"config": {"experiment": None}}, "is a run of no experiment"),
-        ({"config": {"experiment": "few-shot"}}, "does not fit this version of few-shot"),
+        ({"config": {"experiment": None}}, "is not a run of an experiment"),
+        ({"config": {"experiment": "few-shot"}}, "does not match this version of few-shot"),
     ],
 )
 def test_a_run_that_nobody_could_make_again_is_refused(run, record, tmp_path, capsys, change, sentence):
@@ -191,7 +191,7 @@ def test_a_run_that_nobody_could_make_again_is_refused(run, record, tmp_path, ca
     ("name", "folder", "sentence"),
     [
         ("everything", None, "there is no pretrained warp 'everything'; choose one of .*synthetic-long"),
-        ("../secrets", None, "cannot be the name of a folder"),
+        ("../secrets", None, "cannot be used as a folder name"),
         (7, None, "name"),
         ("tiny", "nowhere", "there is no folder nowhere"),
     ],

@@ -86,7 +86,7 @@ def adapt(
     check_parts(learner, rule, steps, key)
     expect(task, Task, "task", "SupervisedTask(inputs, targets, F.mse_loss)", hint=_family_hint(task))
     flag(curve, "curve")
-    require(curve or test_every is None, "test_every is about the learning curve: pass curve=True too.")
+    require(curve or test_every is None, "test_every= applies to the learning curve: pass curve=True too.")
     if test_every is not None:
         integer(test_every, "test_every", at_least=1)
     adaptation = Adaptation(learner, rule, task, key)
@@ -152,8 +152,8 @@ def score(
     flag(per_task, "per_task")
     if isinstance(tasks, Task | TaskFamily) or not isinstance(tasks, Iterable):
         raise WarpgradError(
-            f"score(...) takes a list of tasks, not {short_repr(tasks)}; of a family: [family.sample(seed) for seed in "
-            "range(100)]."
+            f"score(...) takes a list of tasks, not {short_repr(tasks)}; for a family, pass [family.sample(seed) for "
+            "seed in range(100)]."
         )
     found: list[dict[str, float]] = []
     for count, task in enumerate(tasks, start=1):

@@ -82,7 +82,7 @@ class CompiledGraphs(TracedGraphs):
             return super()._runnable(graph, flat, expected, batches)
         double = all(value.dtype == torch.float64 for value in expected if value.is_floating_point())
         if not discrepancy(found, expected) <= (TOLERANCE if double else TOLERANCE_SINGLE):
-            self._leave(which, "compiled steps have other numbers")
+            self._leave(which, "compiled steps give different numbers")
             return super()._runnable(graph, flat, expected, batches)
         return run
 
@@ -90,7 +90,7 @@ class CompiledGraphs(TracedGraphs):
         self._check(reason)
         if self._begun:
             raise WarpgradError(
-                f"the steps of this run are compiled, and here {reason.rstrip('.')}; mend that, or go on with "
+                f"the steps of this run are compiled, but here {reason.rstrip('.')}; fix that, or continue with "
                 "backend='traced', whose numbers differ in the last digits."
             )
         self._left.add(which)
@@ -102,7 +102,7 @@ class CompiledGraphs(TracedGraphs):
 
     def _check(self, reason: str) -> None:
         if self._strict:
-            raise WarpgradError(f"backend='compiled' cannot be used, leave it to 'auto': {reason.rstrip('.')}.")
+            raise WarpgradError(f"backend='compiled' cannot be used ({reason.rstrip('.')}); use backend='auto'.")
 
 
 def _compiled_somewhere(graph: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
@@ -110,7 +110,7 @@ def _compiled_somewhere(graph: GraphModule, inputs: Sequence[Tensor]) -> Callabl
     try:
         return compiled(graph, inputs)
     except Exception as error:  # read-only, full, or a damaged entry: the compiler has no error class for it
-        logger.info("compiling once more, without what was built before: %s", first_line(error))
+        logger.info("compiling again in a new cache folder: %s", first_line(error))
         with _new_cache():
             return compiled(graph, inputs)
 
@@ -150,7 +150,7 @@ def compiled(graph: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequ
         "cpp.vec_isa_ok": True,
         "aot_inductor.custom_ops_to_c_shims": Declarations(),
     }
-    logger.info("compiling a step of %d operations; it is kept on disk for later processes", len(better.graph.nodes))
+    logger.info("compiling a step of %d operations; it is cached on disk for later processes", len(better.graph.nodes))
     with torch._inductor.config.patch(settings), torch.no_grad(), without_autocast(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the compiler's internals; users can do nothing about them
         load_products()

@@ -62,7 +62,7 @@ class Adapted:
         for value in inputs:
             if not isinstance(value, Tensor) or len(value) != len(self):
                 given = f"length {len(value)}" if isinstance(value, Tensor) else short_repr(value)
-                raise WarpgradError(f"inputs have one entry for each of {len(self)} tasks in dimension 0, not {given}.")
+                raise WarpgradError(f"inputs need one entry for each of {len(self)} tasks in dimension 0, not {given}.")
         theta, buffers = self._stack()
         with torch.no_grad(), self.learner.modes_kept(), isolated_rng(self.learner.device):
             try:
@@ -147,7 +147,7 @@ def _stackable(learner: Learner, rule: Rule, tasks: Sequence[Task], keys: Sequen
         for place in range(2):
             one = Adaptation(learner, rule, tasks[place], keys[place])
             if not _same(stack.split(start.theta)[place], stack.split(found.theta)[place], one.step(one.start()).after):
-                logger.info("tasks are adapted one by one: a stack of them has other numbers")
+                logger.info("tasks are adapted one by one: stacked, they give different numbers")
                 return False
     except (WarpgradError, RuntimeError, TypeError, ValueError) as error:
         logger.info("tasks are adapted one by one: %s", str(error).splitlines()[0])

@@ -155,7 +155,7 @@ class TracedGraphs:
             found = graph.forward(*flat)
         if all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True)):
             return graph.forward
-        self._refuse("the numbers of their graph differ")
+        self._refuse("their graph gives different numbers")
         return None
 
 

@@ -46,7 +46,7 @@ Form = Literal["traced", "compiled"]
 """How the steps of a stack are run."""
 WORTH_COMPILING = 20_000
 """Runs of at least this many steps are compiled by `auto`: compiling costs what some thousand steps save."""
-_NO_COMPILER = "there is no C++ compiler here: install g++, or name one in CXX"
+_NO_COMPILER = "no C++ compiler was found: install g++, or set CXX to one"
 _planned: int | None = None
 
 
@@ -118,9 +118,9 @@ class Backend:
             settings = fold(repr(graph_settings(learner, rule)))
             reason = None
             if learner.device.type != "cpu":
-                reason = "steps are compiled for a CPU alone"
+                reason = "steps can be compiled for a CPU only"
             elif self.name == "auto" and self._settings not in (None, settings):
-                reason = "settings of the model or the rule change"
+                reason = "settings of the model or the rule have changed"
             if reason is not None:
                 self._trace_instead(reason)
             self._settings = settings
@@ -139,7 +139,7 @@ class Backend:
         if compiler() is None:
             if self.name == "auto":
                 raise WarpgradError(
-                    f"the steps of this run are compiled, and {_NO_COMPILER}, or go on with backend='traced', whose "
+                    f"the steps of this run are compiled, but {_NO_COMPILER}, or continue with backend='traced', whose "
                     "numbers differ in the last digits."
                 )
             raise WarpgradError(f"backend='compiled' cannot be used: {_NO_COMPILER}.")
@@ -217,7 +217,7 @@ def _difference(method: Method, tasks: Sequence[Task], keys: Sequence[int], cast
         expected = [a + b for a, b in zip(expected, one, strict=True)] if expected else one
     tolerance = TOLERANCE if expected[0].dtype == torch.float64 else TOLERANCE_SINGLE
     if not discrepancy(found, expected) <= tolerance:
-        return "its numbers differ from the loop's; do losses depend on more than the batch?", None
+        return "stacking changes the numbers; check whether losses depend on more than the batch", None
     return None
 
 

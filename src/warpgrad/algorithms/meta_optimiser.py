@@ -134,7 +134,7 @@ def _made(factory: Callable[[Any], K], given: Any, argument: str, kind: type[K])
     try:
         made = function(factory, argument, example)(given)
     except (TypeError, ValueError) as error:
-        raise WarpgradError(f"{argument}= makes none ({error}): pass what does, e.g. {example}.") from error
+        raise WarpgradError(f"{argument}= failed ({error}): pass a function such as {example}.") from error
     expect(made, kind, f"what {argument}= makes", example)
     checked: K = made
     return checked

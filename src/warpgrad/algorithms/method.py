@@ -80,10 +80,10 @@ class Method:
         named = [name for name, part in parts.items() if part is not None]
         if isinstance(given, Method):
             if named:
-                raise WarpgradError(f"the method has a part of its own for {named[0]}=: build it into Method(...).")
+                raise WarpgradError(f"a Method already has its parts: set {named[0]}= in Method(...) instead.")
             return given
         if rule is None:
-            raise WarpgradError("a learner needs rule=, how it is adapted: pass rule=SGD(...), or a whole Method(...).")
+            raise WarpgradError("a learner needs rule=, its update rule: pass rule=SGD(...), or a Method(...) instead.")
         return cls(given, rule, objective, initialiser or Fixed(), 1.0 if weight is None else weight)
 
     def parameters(self, group: ParameterGroup) -> Tensors:
@@ -130,20 +130,20 @@ def _check_weights(targets: Weights, state: Mapping[str, Any], where: str) -> No
         for name, value in own.items():
             require(
                 value.shape == given[name].shape,
-                f"{where} has {group} entry '{name}' of shape {tuple(given[name].shape)}, the model "
-                f"{tuple(value.shape)}: it belongs to another model.",
+                f"{where} has {group} entry '{name}' of shape {tuple(given[name].shape)}, but the model "
+                f"has {tuple(value.shape)}: it belongs to another model.",
             )
             # Weights may be loaded in another precision, but never as another kind of number.
             require(
                 torch.can_cast(given[name].dtype, value.dtype)
                 and given[name].is_floating_point() == value.is_floating_point(),
-                f"{where} has {group} entry '{name}' in {given[name].dtype}, the model in {value.dtype}: it belongs to "
-                "another model.",
+                f"{where} has {group} entry '{name}' in {given[name].dtype}, but the model has {value.dtype}: it "
+                "belongs to another model.",
             )
             if not _is_sound(given[name], parameter=isinstance(value, torch.nn.Parameter) or group != "module"):
                 raise NonFiniteError(
                     f"{where} has {group} entry '{name}' with NaN or infinite values: training had "
-                    "diverged; take smaller steps and start over with --fresh."
+                    "diverged; lower the step sizes and start over with --fresh."
                 )
 
 

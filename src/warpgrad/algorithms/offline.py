@@ -66,7 +66,7 @@ class Offline(Algorithm):
         if samples is not None:
             integer(samples, "samples", at_least=1)
         share = real(share, "share")
-        require(0 < share <= 1, f"share={share}: the part of the points that is replayed lies above 0 and up to 1.")
+        require(0 < share <= 1, f"share={share}: the share of points to replay must be greater than 0 and at most 1.")
         require(
             not flag(interleave, "interleave") or share == 1,
             "interleave=True takes the gradient of θ0 from all points: leave share= at 1, or update θ0 once per "

@@ -169,7 +169,7 @@ class ReplayBuffer:
             where = self.budget.directory or tempfile.gettempdir()
             raise WarpgradError(
                 f"the replay buffer needs a scratch file of {total:,} bytes in {where}: {error.strerror}; make room "
-                "there, name another place (ReplayBudget, TMPDIR), lower steps or tasks, or use Online."
+                "there, choose another folder (ReplayBudget, TMPDIR), lower steps or tasks, or use Online."
             ) from error
         self._spilled = True
         return array

@@ -79,7 +79,7 @@ def is_positive_definite(metric: Tensor, *, tolerance: float | None = None) -> T
 
 def _spectrum(metric: Tensor) -> Tensor:
     if not torch.isfinite(metric).all():
-        raise NonFiniteError("the metric holds NaN or infinite entries: Ω or θ has left the finite numbers.")
+        raise NonFiniteError("the metric has NaN or infinite entries: Ω or θ has diverged.")
     return cast(Tensor, torch.linalg.eigvalsh(metric))
 
 
@@ -203,7 +203,7 @@ def _linear_warps(learner: Learner) -> dict[str, nn.Linear]:
     if left:
         raise WarpgradError(
             f"Ω has no explicit linear form because of '{min(left)}': every warp-layer must be an nn.Linear directly "
-            "after an nn.Linear of θ in an nn.Sequential, with a bias only where that layer has one to take it up."
+            "after an nn.Linear of θ in an nn.Sequential, with a bias only where that layer has one too."
         )
     require(
         len(list(module.named_parameters(remove_duplicate=False))) <= len(list(module.parameters())),

@@ -37,8 +37,8 @@ def warp_layers(learner: Learner) -> dict[str, nn.Module]:
             left = {key: name for key, name in left.items() if key not in held}
     if left:
         raise WarpgradError(
-            f"warp parameter '{min(left.values())}' is in no module with warp parameters alone, so there is no "
-            "warp-layer to differentiate; put it into a module of its own."
+            f"warp parameter '{min(left.values())}' is not in a module of only warp parameters, so there is no "
+            "warp-layer to differentiate; move it into a module of its own."
         )
     return layers
 
@@ -85,7 +85,7 @@ def warp_jacobians_along(
         >>> [k for k, _ in analysis.warp_jacobians_along(learner, wg.SGD(0.1), task, steps=4, every=2)]
         [0, 2]
     """
-    require(every >= 1, f"every={every}: look at the warp after at least 1 step.")
+    require(every >= 1, f"every={every}: it must be at least 1 step.")
     trajectory = Trajectory(Adaptation(learner, rule, task, key), steps)
     for k in range(steps):
         # Entered again for every step, so that the caller's random state is untouched between steps.
@@ -147,10 +147,10 @@ def _recorded(learner: Learner, names: Collection[str] | None) -> Iterator[Tenso
     found: Tensors = {}
     with ExitStack() as stack:
         for probe in probes:
-            require(probe.name in layers, f"'{probe.name}' is no warp-layer of the model; it has {', '.join(layers)}.")
+            require(probe.name in layers, f"'{probe.name}' is not a warp-layer; the model has {', '.join(layers)}.")
             stack.callback(layers[probe.name].register_forward_pre_hook(probe.enter).remove)
             stack.callback(layers[probe.name].register_forward_hook(probe.leave).remove)
         yield found
     for probe in probes:
-        require(probe.jacobians, f"warp-layer '{probe.name}' was not called with gradients: nothing to differentiate.")
+        require(probe.jacobians, f"warp-layer '{probe.name}' was not called with gradients enabled.")
         found[probe.name] = torch.cat(probe.jacobians)

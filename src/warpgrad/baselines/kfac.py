@@ -59,12 +59,12 @@ class KFAC:
     def __post_init__(self) -> None:
         require(
             self.damping >= 0 and 0 <= self.decay < 1 and (self.clip is None or self.clip > 0),
-            f"KFAC(damping={self.damping}, decay={self.decay}, clip={self.clip}): damping is at least 0, decay at "
-            "least 0 and below 1, clip above 0 or None.",
+            f"KFAC(damping={self.damping}, decay={self.decay}, clip={self.clip}): damping must be at least 0, "
+            "decay at least 0 and below 1, and clip greater than 0 or None.",
         )
         require(
             min(self.estimate_every, self.invert_every) >= 1,
-            "KFAC: estimate_every and invert_every are at least 1 step.",
+            "KFAC: estimate_every and invert_every must be at least 1 step.",
         )
 
 

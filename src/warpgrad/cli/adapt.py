@@ -26,27 +26,27 @@ def adapt_command(
     steps: int | None = None,
     keep_warps: bool = False,
 ) -> None:
-    """Adapt a run of text-intents to your own labelled sentences, and hand the classifier over as a folder.
+    """Adapt a run of text-intents to your own labelled sentences, and save the classifier as a folder.
 
     Example: warpgrad adapt runs/mine --data my.csv --out model
 
     Args:
         run: The run directory, of a meta-trained method.
-        data: Labelled sentences, CSV or JSONL. All of them are adapted to.
-        out: The folder to make. AutoModel of transformers loads it.
-        text_field: What the file calls the sentence.
-        label_field: What it calls the label.
-        encoder: Where the run's encoder is now, if not where it was.
-        steps: Adaptation steps. Without it, those that the run is tested with.
-        keep_warps: Do not merge the warps into the weights, for non-linear ones; load_warped(...) reads that.
+        data: A CSV or JSONL file of labelled sentences. The classifier is adapted to all of them.
+        out: The folder to create. AutoModel of transformers can load it.
+        text_field: The field with the sentence.
+        label_field: The field with the label.
+        encoder: Where the run's encoder is now, if it has moved.
+        steps: The number of adaptation steps. Without it, that of the test of the run.
+        keep_warps: Do not merge the warps into the weights, as non-linear warps need; load_warped(...) loads it.
     """
     declared, config = run_config(run)
     require(
         declared.name == "text-intents",
-        f"{run} is a run of {declared.name}; 'warpgrad adapt' takes one of text-intents.",
+        f"{run} is a run of {declared.name}; 'warpgrad adapt' takes a run of text-intents.",
     )
     require(steps is None or steps >= 1, f"steps={steps}: adaptation needs at least 1 step.")
-    require(not out.exists(), f"{out} is there already: name another folder with --out.")
+    require(not out.exists(), f"{out} already exists: give another folder with --out.")
     # Imported here because the help text, which exits before this, needs no torch.
     from warpgrad.data.sources.text import Fields
     from warpgrad.experiments.text_intents.adapting import adapt_run

@@ -29,10 +29,10 @@ from warpgrad.io import write_bytes
 if TYPE_CHECKING:
     from warpgrad.data import ImageStore, LabelledText
 
-DATA = """Prepare the public data sets, your own pictures and sentences, draw alphabets, look at a data set.
+DATA = """Prepare public data sets or your own images and sentences, draw alphabets, or view a data set.
 
 Example: warpgrad data prepare omniglot --download"""
-PREPARE = """Make a data set that experiments read, from published files or from your own.
+PREPARE = """Prepare a data set for the experiments, from published files or from your own.
 
 Example: warpgrad data prepare cifar-fs --source DIR"""
 PUBLIC = {
@@ -40,8 +40,8 @@ PUBLIC = {
     "omniglot-fewshot": "Omniglot with characters drawn for few-shot learning: 1100 / 100 / 423",
     "cifar-fs": "CIFAR-100 with the splits of CIFAR-FS",
     "fc100": "CIFAR-100 with the splits of FC100",
-    "mini-imagenet": "100 classes of ImageNet as miniImageNet, from pictures or pickles",
-    "tiered-imagenet": "608 classes of ImageNet as tieredImageNet, from pictures or pickles",
+    "mini-imagenet": "100 classes of ImageNet as miniImageNet, from images or pickles",
+    "tiered-imagenet": "608 classes of ImageNet as tieredImageNet, from images or pickles",
 }
 """The public data sets that can be prepared."""
 
@@ -52,16 +52,16 @@ def prepare_omniglot_command(
     """Prepare Omniglot.
 
     Args:
-        name: Which of the data sets.
+        name: The data set.
         source: The folder with the two published archives, packed or unpacked. Without it, WARPGRAD_DATA.
         out: Where the prepared data set goes. Without it, data/NAME.
-        download: Fetch the archives first, verified by checksum.
+        download: Download the archives first and verify their checksums.
     """
     destination = _destination(out, name)
     require(source is None or not download, "give either --source or --download, not both.")
     if download:
         source = destination.parent / f"{OMNIGLOT}-archives"
-        tell(f"fetching the archives into {source}", stream=sys.stderr)
+        tell(f"downloading the archives into {source}", stream=sys.stderr)
         sets.download_omniglot(source)
     make = sets.prepare_omniglot if name == OMNIGLOT else sets.prepare_omniglot_few_shot
     _print_summary(make(source, destination, progress=_lines("characters prepared")))
@@ -71,7 +71,7 @@ def prepare_public_command(*, name: str, source: Path | None = None, out: Path |
     """Prepare a published data set.
 
     Args:
-        name: Which of the data sets.
+        name: The data set.
         source: The folder or the archive with the published files. Without it, WARPGRAD_DATA.
         out: Where the prepared data set goes. Without it, data/NAME.
     """
@@ -93,18 +93,18 @@ def prepare_folder_command(
     split_seed: int | None = None,
     out: Path | None = None,
 ) -> None:
-    """Prepare a folder of class folders with your own pictures.
+    """Prepare a folder of class folders with your own images.
 
     Example: warpgrad data prepare folder --source birds --size 84
 
     Args:
-        source: A folder of class folders, or a zip of one. They may lie below train, val and test, or have train.txt,
-            val.txt and test.txt beside them, each naming its classes.
-        name: What the data set is called. Without it, the source's own name.
-        size: Resize every picture to SIZE×SIZE; without it all must have the same size.
-        grey: Make every picture grey; without it they are stored grey only where all are.
-        split_seed: Draws 64 / 16 / 20 % of the classes for train, validation and test where the source tells no
-            splits. Without it, 0.
+        source: A folder of class folders, or a zip of one. They may be below train, val and test, or train.txt, val.txt
+            and test.txt beside them may list the classes of each split.
+        name: The name of the data set. Without it, that of the source.
+        size: Resize every image to SIZE×SIZE. Without it, all images must have the same size.
+        grey: Convert every image to grey. Without it, images are stored in grey only if all of them are grey.
+        split_seed: The seed that draws 64 / 16 / 20 % of the classes for train, validation and test if the source has
+            no splits. Without it, 0.
         out: Where the prepared data set goes. Without it, data/NAME.
     """
     own = source.resolve()
@@ -142,12 +142,12 @@ def prepare_text_command(
     Example: warpgrad data prepare text --source tickets.csv --text-field sentence
 
     Args:
-        source: A CSV with a header, or a JSONL file with one object a line, in UTF-8.
-        text_field: What the file calls the sentence.
-        label_field: What it calls the label.
-        domain_field: What it calls the domain of a label. Without it, `domain` where there is such a field; without
-            that, labels are split by the seed of a run.
-        name: What the data set is called. Without it, the file's own name.
+        source: A CSV file with a header, or a JSONL file with one object per line, in UTF-8.
+        text_field: The field with the sentence.
+        label_field: The field with the label.
+        domain_field: The field with the domain of the label. Without it, `domain` if there is such a field; otherwise
+            the seed of a run splits the labels.
+        name: The name of the data set. Without it, that of the file.
         out: Where the prepared data set goes. Without it, data/NAME.
     """
     name = name or source.stem
@@ -161,18 +161,18 @@ def _destination(out: Path | None, name: str) -> Path:
 
     destination = out or STORES / name
     if (left := partial_of(destination)).exists():
-        tell(f"going on with what an interrupted command left in {left}, if its source is the same", stream=sys.stderr)
+        tell(f"resuming what an interrupted command left in {left}, if its source is the same", stream=sys.stderr)
     return destination
 
 
 def draw_command(*, out: Path = STORES / DRAWN, seed: int = 0, alphabets: int = 50) -> None:
-    """Draw a data set of invented alphabets, which stands in where nothing is prepared.
+    """Draw a data set of invented alphabets, which is used where no other is prepared.
 
     Example: warpgrad data draw --seed 1
 
     Args:
         out: Where the data set goes.
-        seed: Another seed invents other alphabets.
+        seed: The seed of the alphabets.
         alphabets: The number of alphabets.
     """
     _print_summary(sets.prepare_drawn(out, seed, alphabets=alphabets, progress=_lines("alphabets drawn")))
@@ -188,20 +188,20 @@ def montage_command(
     zoom: int = 2,
     out: Path = Path("montage.png"),
 ) -> None:
-    """Show classes as a picture: a row per class, a column per image.
+    """Show classes in one image: a row per class, a column per example.
 
     Example: warpgrad data montage --data cifar-fs --split test
 
     Args:
-        data: What to look at: a prepared data set by name, or its folder. Without it, Omniglot where it is prepared,
-            else the drawn alphabets.
+        data: The data set to show: the name of a prepared one, or its folder. Without it, Omniglot if it is prepared,
+            otherwise the drawn alphabets.
         group: The alphabet, superclass or other group of classes.
-        split: The split, such as test. With neither, the classes to meta-train on, or the first group of a set
-            without them.
+        split: The split, such as test. Without a group or a split, the classes for meta-training, or the first group if
+            the data set has no splits.
         classes: The largest number of rows.
         drawings: The number of images of each class.
-        zoom: Screen pixels per image pixel, along each side.
-        out: The picture.
+        zoom: The factor by which images are enlarged along each side.
+        out: The PNG file to write.
     """
     require(group is None or split is None, "give either --group or --split, not both.")
     from warpgrad.experiments.omniglot.methods import open_data

@@ -48,7 +48,7 @@ def dispatch(words: Sequence[str]) -> None:
     if words and words[0] in LAUNCHERS and _is_a_rank():
         if os.environ.get("RANK") != "0":  # rank 0 reports it for all
             raise SystemExit(2)
-        raise WarpgradError(f"'warpgrad {words[0]}' starts processes of its own: give the command without torchrun.")
+        raise WarpgradError(f"'warpgrad {words[0]}' starts its own processes: run the command without torchrun.")
     parse(words)()
 
 
@@ -183,7 +183,7 @@ def _sentence(box: str, words: Sequence[str]) -> str:
         lines = lines[2:]
     inside = " ".join(line.strip("│| ") for line in lines if line[:1] not in ("╭", "╰"))
     text, *others = (" ".join(part.split()) for part in re.split("[─-]{10,}", inside))
-    text = text.rstrip(" .") or "the options cannot be understood"
+    text = text.rstrip(" .") or "the options cannot be parsed"
     offered = re.match(r"Available subcommands: (.*)|Perhaps you meant: (--[a-z0-9-]+)", others[0] if others else "")
     if offered and offered[1]:
         return f"{text[0].lower()}{text[1:]}; choose one of {offered[1]}."

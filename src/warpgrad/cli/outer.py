@@ -27,7 +27,7 @@ from warpgrad.errors import WarpgradError, printable
 from warpgrad.io import HANG_UP, LIFELINE, SIGNALS
 from warpgrad.lazy import naming_extras
 
-STOPPED = "stopped; run the same command to go on."
+STOPPED = "stopped; run the same command to resume."
 GRACE_SECONDS = 30.0
 """How long a rank that has lost its launcher may take to save and end."""
 _NO_MEMORY = ("not enough memory", "out of memory", "failed to map segment", "Cannot allocate memory")
@@ -43,7 +43,7 @@ def outcome(dispatch: Callable[[list[str]], None], words: list[str], debug: bool
         follow_parent()
         for word in words:
             if not word.isprintable() and any(ord(letter) < 32 or 126 < ord(letter) < 160 for letter in word):
-                raise WarpgradError("an option has control characters, which no name or number needs; leave them out.")
+                raise WarpgradError("an option contains control characters; remove them.")
         with naming_extras():
             dispatch(words)
         code = 0
@@ -73,20 +73,20 @@ def _said(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError) and error.filename is None:
         return 128 + signal.SIGPIPE  # the reader has closed the pipe
     if isinstance(error, MemoryError) or any(words in detail for words in _NO_MEMORY):
-        _say("there is not enough memory for this; choose smaller sizes, or free some, and repeat the command.")
+        _say("there is not enough memory; choose smaller sizes or free some memory, and repeat the command.")
     elif isinstance(error, RecursionError):
-        _say("something given is nested too deeply to be read; see --debug for where.")
+        _say("an input is nested too deeply to be read; repeat the command with --debug to see where.")
     elif isinstance(error, OSError):
         place = f" ({error.filename})" if error.filename is not None else ""
-        _say(f"the system refused: {error.strerror or detail}{place}; fix that and repeat the command.")
+        _say(f"the operating system refused: {error.strerror or detail}{place}; fix that and repeat the command.")
     elif _while_importing_torch(error):
         _say(
-            f"torch cannot be imported ({type(error).__name__}: {detail}); see whether its installation is whole, and "
-            "the variables TORCH_... of the environment are what it takes."
+            f"torch cannot be imported ({type(error).__name__}: {detail}); check its installation and the TORCH_... "
+            "environment variables."
         )
     else:
         _say(
-            f"this should not have happened ({type(error).__name__}: {detail}); what was saved is whole. Repeat the "
+            f"this should not have happened ({type(error).__name__}: {detail}); saved files are intact; repeat the "
             "command with --debug to see where, and please report it."
         )
     return 2

@@ -31,25 +31,25 @@ if TYPE_CHECKING:
 def evaluate_own_command(
     *, run: Annotated[Positional[Path], arg(metavar="RUN")], program: str | None = None, steps: int | None = None
 ) -> None:
-    """Test a run of your own program on tasks that the program names, and keep the result with the run.
+    """Test a run of your own program on tasks that the program returns, and save the result with the run.
 
     Example: warpgrad evaluate runs/mine --program mine.py:held_out --steps 20
 
     Args:
         run: The run directory that `meta_train(run=...)` wrote.
-        program: FILE.py:FUNCTION. The function takes nothing and returns the learner, built as for the training, and
-            the tasks to test on. The file is run, as by Python.
-        steps: K, the steps of adaptation to each task. Without it, those of meta-training.
+        program: FILE.py:FUNCTION. The function takes no arguments and returns the learner, built as for training, and
+            the tasks to test on. The file is executed, as by Python.
+        steps: K, the number of adaptation steps on each task. Without it, that of meta-training.
     """
     config = read_object(run / "config.json")
     if program is None:
         raise WarpgradError(
-            f"{run} was made by a program of your own, and only there its model and tasks are known: name a function "
-            "that returns (learner, tasks) with --program FILE.py:FUNCTION, or call wg.load_run and wg.score yourself."
+            f"{run} was made by your own program, which alone knows its model and tasks: give a function that returns "
+            "(learner, tasks) with --program FILE.py:FUNCTION, or call wg.load_run and wg.score yourself."
         )
     steps = config.get("algorithm.steps") if steps is None else steps
     if steps is None:
-        raise WarpgradError(f"{run} does not say how many steps its algorithm takes; give --steps K.")
+        raise WarpgradError(f"{run} does not record how many steps its algorithm takes; give --steps K.")
     from warpgrad.adaptation.adapt import mean_scores, score
     from warpgrad.training.run_directory import OWNER, checkpointed_steps, identity, reserved
     from warpgrad.training.saving import load_run
@@ -76,7 +76,7 @@ def evaluate_own_command(
         summary = read_object(run / "summary.json")
         require(
             isinstance(summary.get("metrics"), dict),
-            f"{run / 'summary.json'} has no metrics by name; restore it, or call meta_train again.",
+            f"{run / 'summary.json'} has no named metrics; restore it, or call meta_train again.",
         )
         write_json(run / "evaluation.json", result, seal=True)
         write_json(run / "summary.json", {**summary, "metrics": {**summary["metrics"], **metrics}}, seal=True)

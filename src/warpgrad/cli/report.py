@@ -35,12 +35,12 @@ def report_command(
 
     Args:
         runs: The run directories.
-        out: The page.
-        watch: Write the page again whenever the runs have gone on, until all are finished or Ctrl-C.
-        every: With --watch, the seconds between two looks at the runs.
+        out: The HTML file to write.
+        watch: Update the page while the runs continue, until all are finished or Ctrl-C is pressed.
+        every: With --watch, the seconds between updates.
     """
-    require(runs, "name at least one run directory: warpgrad report RUN...")
-    require(every > 0, f"every={every}: the seconds between two looks must be more than 0.")
+    require(runs, "give at least one run directory: warpgrad report RUN...")
+    require(every > 0, f"every={every}: the seconds between updates must be greater than 0.")
     if watch:
         _watch(runs, out, every)
     else:
@@ -91,7 +91,7 @@ def _watch(runs: tuple[Path, ...], out: Path, every: float) -> None:
 
 
 def _state(going: int, runs: int) -> str:
-    return f"{going} of {count(runs, 'run')} still going on" if going else f"{count(runs, 'run')} finished"
+    return f"{going} of {count(runs, 'run')} still in progress" if going else f"{count(runs, 'run')} finished"
 
 
 def reproduce_command(
@@ -104,18 +104,18 @@ def reproduce_command(
     record: Path | None = None,
     keep: bool = False,
 ) -> None:
-    """Run what is missing of a table of the paper, then build the table and its page.
+    """Run the missing runs of a table of the paper, then build the table and its page.
 
     Example: warpgrad reproduce synthetic --workers 2
 
     Args:
         table: The name of the table; `warpgrad list` shows them.
-        preset: Another preset than the table's own.
-        seeds: The same number of seeds for every row, instead of the table's own.
+        preset: The preset. Without it, that of the table.
+        seeds: The number of seeds of every row. Without it, those of the table.
         workers: The number of processes, of one thread each.
         out: Where the runs and, in a folder of the table's name, the page go. Without it, runs/EXPERIMENT.
-        record: Also put the table on record: all that its page needs of every run, in this one file.
-        keep: Do not repeat runs that stand in the file of --record under the very same settings.
+        record: Also write a record of the table to this file: everything that its page needs from every run.
+        keep: Do not repeat runs that the file of --record already has with exactly the same settings.
     """
     index, _ = _reproduced(table, preset, seeds, workers, out, record, keep)
     print(f"page: {printable(index)}")
@@ -139,7 +139,7 @@ def _reproduced(
     experiment = find_experiment(wanted.experiment)
     at = preset or wanted.preset
     require(seeds is None or seeds >= 1, f"seeds={seeds}: at least 1 seed must be run.")
-    require(record is not None or not keep, "--keep goes with --record FILE: what is kept are the runs in that file.")
+    require(record is not None or not keep, "--keep needs --record FILE, the file whose runs are kept.")
     root = out or Path("runs") / experiment.name
     results = reproduce_table(
         experiment, wanted, root, preset=at, seeds=seeds, workers=workers, recording=record is not None,
@@ -153,12 +153,12 @@ def _reproduced(
     print_rows(*experiment.lines(results.groups), f"{wanted.title} (preset {at})")
     if wanted.search:
         metric = experiment.sweep_metric
-        print_rows(*search_lines(trials_of(results.groups, metric, results.diverged), metric), "What won the search")
+        print_rows(*search_lines(trials_of(results.groups, metric, results.diverged), metric), "Best settings found")
     return index, page
 
 
 def demo_command(*, workers: int = 2, out: Path = Path("runs/demo")) -> None:
-    """Meta-train on synthetic surfaces and on drawn alphabets, and show what it gave on one page, in three minutes.
+    """Meta-train on synthetic surfaces and on drawn alphabets, and show the results on one page, in three minutes.
 
     Example: warpgrad demo --workers 2
 
@@ -178,8 +178,8 @@ def demo_command(*, workers: int = 2, out: Path = Path("runs/demo")) -> None:
     page = Page(
         "WarpGrad in three minutes",
         "Adaptation to new drawn alphabets beside Leap and SGD, and what a meta-trained warp does to loss surfaces. "
-        "All was meta-trained just now, except for one warp of the surfaces, which continued from weights that come "
-        "with the package.",
+        "Everything was meta-trained just now, except for one warp of the surfaces, which continued from weights that "
+        "come with the package.",
     )
     of_alphabets = ("Accuracy on held-out alphabets", "Learning curves")
     page.add(*(section for section in alphabets.sections if section.title in of_alphabets))

@@ -13,24 +13,24 @@ from warpgrad.io import CHECKSUMS, DamagedError, check_every_byte, check_files, 
 
 
 def verify_command(paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN|DATA|MODEL|FILE...")]) -> None:
-    """Compare every byte with its checksum; exit code 2 where something is not whole.
+    """Compare every byte with its checksum; the exit code is 2 if anything is damaged.
 
     Example: warpgrad verify runs/synthetic/* data/omniglot results/synthetic.json
 
     Args:
-        paths: Run directories, prepared data sets, folders of 'warpgrad adapt'; files of wg.save, checkpoints,
-            records, best.json of a sweep.
+        paths: Run directories, prepared data sets, folders of 'warpgrad adapt', files of wg.save, checkpoints, records
+            or the best.json of a sweep.
     """
-    require(paths, "name run directories, prepared data sets or files: warpgrad verify RUN|DATA|MODEL|FILE...")
+    require(paths, "give run directories, prepared data sets or files: warpgrad verify RUN|DATA|MODEL|FILE...")
     damaged: list[WarpgradError] = []
     for path in paths:
         try:
             checked = list(parts(path))
-            print(f"{printable(path)}: whole ({printable(', '.join(checked))})")
+            print(f"{printable(path)}: intact ({printable(', '.join(checked))})")
         except WarpgradError as error:
             damaged.append(error)
     if damaged:
-        more = f" ({len(damaged)} of {len(paths)} are not whole)" if len(paths) > 1 else ""
+        more = f" ({len(damaged)} of {len(paths)} are not intact)" if len(paths) > 1 else ""
         raise DamagedError(f"{damaged[0]}{more}")
 
 
@@ -77,7 +77,7 @@ def run_parts(path: Path) -> Iterator[str]:
     if not (path / "config.json").is_file():
         raise WarpgradError(
             f"{path} is neither a run directory (config.json), a prepared data set (header.json, text.json), a folder "
-            f"of 'warpgrad adapt' ({CHECKSUMS}) nor a file; name one of these."
+            f"of 'warpgrad adapt' ({CHECKSUMS}) nor a file; give one of these."
         )
     for name in ("config.json", "summary.json", "evaluation.json"):
         if (path / name).exists():

@@ -65,9 +65,9 @@ class FolderTree:
         try:
             path = self.path.parent / name
             status = path.stat()  # follows the user's links; reading a pipe would block
-            require(stat.S_ISREG(status.st_mode), f"{path} is no regular file: leave it out.")
+            require(stat.S_ISREG(status.st_mode), f"{path} is not a regular file: remove it.")
             limit = Limits().file_bytes
-            require(status.st_size <= limit, f"{path} has {status.st_size} bytes, more than the {limit} that are read.")
+            require(status.st_size <= limit, f"{path} has {status.st_size} bytes, more than the limit of {limit}.")
             return path.read_bytes()
         except OSError as failure:
             raise SourceLostError(f"{self.path.parent / name} cannot be read: {failure}.") from failure
@@ -126,11 +126,11 @@ def open_tree(path: Path, limits: Limits | None = None) -> Iterator[FileTree]:
         yield FolderTree(path)
         return
     try:
-        require(path.is_file() or not path.exists(), f"{path} is neither a folder nor a regular file: name one.")
+        require(path.is_file() or not path.exists(), f"{path} is neither a folder nor a regular file.")
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError, NotImplementedError, ValueError) as failure:
         raise WarpgradError(
-            f"{path} is not a whole zip archive ({failure}): download it again, it may have been cut off."
+            f"{path} is not a complete zip archive ({failure}): download it again, it may be truncated."
         ) from failure
     with archive:
         yield ZipTree(path, archive, limits or Limits())
@@ -180,9 +180,7 @@ def _checked_members(path: Path, members: Sequence[zipfile.ZipInfo], limits: Lim
     def check(condition: bool, why: str) -> None:
         require(condition, f"the archive {path} is refused: {why}; get it from its original source.")
 
-    check(
-        len(members) <= limits.files, f"it holds {len(members)} files, more than the {limits.files} that are reasonable"
-    )
+    check(len(members) <= limits.files, f"it holds {len(members)} files, more than the limit of {limits.files}")
     total = 0
     checked: dict[str, zipfile.ZipInfo] = {}
     for member in members:
@@ -191,10 +189,10 @@ def _checked_members(path: Path, members: Sequence[zipfile.ZipInfo], limits: Lim
         total += member.file_size
         check(
             total <= limits.total_bytes,
-            f"it unpacks to more than the {limits.total_bytes} bytes that are reasonable",
+            f"it unpacks to more than the limit of {limits.total_bytes} bytes",
         )
         if not member.is_dir():
-            check(name not in checked, f"member {name!r} is in it twice")
+            check(name not in checked, f"member {name!r} appears twice")
             checked[name] = member
     return checked
 
@@ -205,10 +203,10 @@ def _problem(member: zipfile.ZipInfo, limits: Limits) -> str | None:
     # The upper half of external_attr is the Unix mode, or 0 where the archiver stored none.
     kind, size = stat.S_IFMT(member.external_attr >> 16), member.file_size
     problems = {
-        "has a name that is no plain relative path": "\\" in name or "\0" in name or ":" in name.split("/")[0],
+        "has a name that is not a plain relative path": "\\" in name or "\0" in name or ":" in name.split("/")[0],
         "points out of the archive": name.startswith("/") or ".." in name.split("/"),
         "is a link or a device": kind not in (0, stat.S_IFREG, stat.S_IFDIR),
         "is encrypted": bool(member.flag_bits & 0x1),
-        f"unpacks to {size} bytes, more than the {limits.file_bytes} that are reasonable": size > limits.file_bytes,
+        f"unpacks to {size} bytes, more than the limit of {limits.file_bytes}": size > limits.file_bytes,
     }
     return next((problem for problem, found in problems.items() if found), None)

@@ -19,12 +19,12 @@ _TIMEOUT = 60.0
 def download(
     url: str, sha256: str, destination: Path, progress: Callable[[int, int | None], None] | None = None
 ) -> Path:
-    """Fetch `url` to `destination`, unless a file with that checksum is there already.
+    """Fetch `url` to `destination`, unless a file with that checksum is already there.
 
     `progress(bytes so far, bytes in all or None)` is called as data arrives. Data that does not match `sha256` is
     discarded; an existing file at `destination` is only ever replaced by a verified one.
     """
-    require(url.startswith(("https://", "http://")), f"{url} is no web address: only http and https are fetched.")
+    require(url.startswith(("https://", "http://")), f"{url} is not a web address: only http and https work.")
     if destination.is_file():
         with destination.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() == sha256:
@@ -35,13 +35,13 @@ def download(
         found = _fetch(url, partial, progress)
         require(
             found == sha256,
-            f"what came from {url} has the checksum {found} instead of {sha256}: it was thrown away; "
-            f"try again, or fetch it by hand to {destination}.",
+            f"the file from {url} has the checksum {found} instead of {sha256} and was discarded; "
+            f"try again, or download it by hand to {destination}.",
         )
         partial.replace(destination)
     except (OSError, HTTPException) as failure:
         raise WarpgradError(
-            f"{url} could not be fetched ({failure}): try again, or fetch it by hand to {destination}."
+            f"{url} could not be downloaded ({failure}): try again, or download it by hand to {destination}."
         ) from failure
     finally:
         partial.unlink(missing_ok=True)

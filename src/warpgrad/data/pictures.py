@@ -96,7 +96,7 @@ def _opened(encoded: bytes, where: str, remedy: str) -> Iterator[Image.Image]:
             if not deep:
                 yield image
     except UNREADABLE as failure:
-        raise WarpgradError(f"{where} is no readable image ({failure}): {remedy}.") from failure
+        raise WarpgradError(f"{where} is not a readable image ({failure}): {remedy}.") from failure
     require(not deep, f"{where} has more than 8 bits per pixel and channel: convert it to 8 bits first.")
 
 

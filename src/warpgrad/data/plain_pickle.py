@@ -32,7 +32,7 @@ def load_plain(path: Path, remedy: str) -> Any:
     `remedy` ends the error message where the file is rejected or damaged.
     """
     try:
-        require(path.is_file() or not path.exists(), f"{path} is no regular file: {remedy}.")
+        require(path.is_file() or not path.exists(), f"{path} is not a regular file: {remedy}.")
         size = path.stat().st_size
         with path.open("rb") as file:
             _measure(file, size)
@@ -65,13 +65,13 @@ class _Kind:
     def __init__(self, code: object, *_: object) -> None:
         self.code, self.order = text(code), "="
         if self.code not in _KINDS:
-            raise ValueError(f"an array of type '{self.code}' is no array of integers")
+            raise ValueError(f"an array of type '{self.code}' is not an array of integers")
 
     def __setstate__(self, state: tuple[object, ...]) -> None:
         # (version, byte order, …): the rest describes compound types, which are not supported.
         self.order = text(state[1])
         if self.order not in ("<", ">", "=", "|"):
-            raise ValueError(f"an array of byte order '{self.order}' is no array of integers")
+            raise ValueError(f"an array of byte order '{self.order}' is not an array of integers")
 
     def build(self) -> np.dtype[Any]:
         return np.dtype(self.order.replace("|", "=") + self.code)
@@ -109,7 +109,7 @@ def _array(raw: object, kind: object, shape: object, order: object = "C") -> Int
     if not isinstance(kind, _Kind) or not isinstance(raw, bytes | bytearray) or not isinstance(shape, tuple):
         raise ValueError("an array is not made of a shape, a type and bytes")
     if any(type(side) is not int or side < 0 for side in shape):
-        raise ValueError(f"an array has the shape {shape}")
+        raise ValueError(f"an array has the invalid shape {shape}")
     if math.prod(shape) * kind.build().itemsize != len(raw):
         raise ValueError(f"an array of shape {shape} has {len(raw)} bytes")
     return np.frombuffer(raw, dtype=kind.build()).reshape(shape, order="F" if text(order) == "F" else "C")
@@ -122,7 +122,7 @@ def _scalar(kind: object, raw: object) -> int:
 def _encode(value: object, encoding: object) -> bytes:
     """Restore bytes that Python 3 wrote for Python 2, as a string in latin1."""
     if not isinstance(value, str) or encoding != "latin1":
-        raise ValueError("it encodes what is no text of bytes")
+        raise ValueError("it encodes a value that is not a latin1 string")
     return codecs.encode(value, "latin1")
 
 
@@ -170,7 +170,7 @@ class _Bounded:
 
     def read(self, count: int) -> bytes:
         if count > self._size - self._file.tell():
-            raise ValueError("it is shorter than it says")
+            raise ValueError("it is shorter than it claims")
         return self._file.read(count)
 
     def readline(self) -> bytes:
@@ -187,7 +187,7 @@ def _measure(file: IO[bytes], size: int) -> None:
     """
     for count, (code, argument, _) in enumerate(pickletools.genops(cast(IO[bytes], _Bounded(file, size))), start=1):
         if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and isinstance(argument, int) and argument > count:
-            raise ValueError(f"it numbers a value {argument} of at most {count}")
+            raise ValueError(f"it numbers a value {argument}, where at most {count} is possible")
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -216,7 +216,7 @@ def _finished(value: Any, done: dict[int, Any], budget: _Budget) -> Any:
     """Replace every pending array in a value by its array; `done` preserves shared objects, however often shared."""
     if isinstance(value, _Pending):
         if value.array is None:
-            raise ValueError("an array was begun and not filled")
+            raise ValueError("an array was created but not filled")
         value = value.array
     if isinstance(value, np.ndarray):
         if id(value) not in done:
@@ -236,5 +236,5 @@ def _container(value: Any, done: dict[int, Any], budget: _Budget) -> Any:
     if not isinstance(value, dict):
         return type(value)(_finished(item, done, budget) for item in value)
     if any(not isinstance(key, str | bytes | int) for key in value):
-        raise ValueError("a dict has keys that are neither texts nor numbers")
+        raise ValueError("a dict has keys that are neither strings nor numbers")
     return {key: _finished(item, done, budget) for key, item in value.items()}

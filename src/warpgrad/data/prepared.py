@@ -67,14 +67,14 @@ def open_prepared(data: str) -> ImageStore:
     if data in TITLES:
         command = "draw" if data == DRAWN else f"prepare {data}"
         raise WarpgradError(
-            f"there is no prepared {TITLES[data]} here: make it with 'warpgrad data {command}', or name a prepared "
+            f"there is no prepared {TITLES[data]} here: make it with 'warpgrad data {command}', or give a prepared "
             "folder with --data."
         )
     folder = Path(data).expanduser()
     require(
         folder.exists(),
-        f"'{data}' is no prepared data set: known are {', '.join(TITLES)}, what 'warpgrad data prepare folder "
-        f"--name {folder.name}' makes of class folders, and any folder with a {FILE}.",
+        f"'{data}' is not a prepared data set: choose one of {', '.join(TITLES)}, make it with 'warpgrad data prepare "
+        f"folder --name {folder.name}', or give a folder with a {FILE}.",
     )
     return open_store(folder)
 

@@ -25,7 +25,7 @@ def check_splits(
             require(name in classes, f"{where}: the split {split} names the class '{name}', which has no images there.")
             if name in home:
                 both = f"twice in {split}" if home[name] == split else f"both in {home[name]} and in {split}"
-                raise WarpgradError(f"{where}: the class '{name}' is {both}; every class has one split.")
+                raise WarpgradError(f"{where}: the class '{name}' is {both}; a class must be in one split only.")
             home[name] = split
         require(members, f"{where}: the split {split} has no classes.")
         wanted = len(members) if sizes is None else sizes[split]
@@ -69,7 +69,7 @@ def lines_of(raw: bytes, where: str) -> list[str]:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as failure:
-        raise WarpgradError(f"{where} is no text in UTF-8 ({failure}).") from failure
+        raise WarpgradError(f"{where} is not UTF-8 text ({failure}).") from failure
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
@@ -78,9 +78,9 @@ def table_of(raw: bytes, where: str) -> dict[str, str]:
     try:
         table: dict[str, str] = json.loads(raw)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as failure:
-        raise WarpgradError(f"{where} is no readable JSON ({failure}).") from failure
+        raise WarpgradError(f"{where} is not valid JSON ({failure}).") from failure
     require(
         isinstance(table, dict) and all(isinstance(group, str) for group in table.values()),
-        f"{where} is not a table from class names to group names.",
+        f"{where} is not a JSON object from class names to group names.",
     )
     return table

@@ -93,12 +93,12 @@ def read_header(path: Path) -> Header:
         file.is_file(), f"{path} is not a prepared data set: it has no {FILE}; make one with 'warpgrad data prepare'."
     )
     try:
-        require(file.stat().st_size <= HEADER_BYTES, f"{file} has more than {HEADER_BYTES:,} bytes: it is no header.")
+        require(file.stat().st_size <= HEADER_BYTES, f"{file} has more than {HEADER_BYTES:,} bytes: it is too large.")
         fields = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as failure:
         raise damaged(path, f"{FILE} cannot be read ({failure})") from failure
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
-        raise WarpgradError(f"{path} is not a prepared data set: its {FILE} is of another format than {FORMAT}.")
+        raise WarpgradError(f"{path} is not a prepared data set: the format of its {FILE} is not {FORMAT}.")
     require(
         fields.get("version") == VERSION,
         f"{path} is a data set of version {fields.get('version')}, but this release reads version {VERSION}: "
@@ -111,7 +111,7 @@ def read_header(path: Path) -> Header:
     try:
         unsealed(fields, file, seal=SEAL)
     except DamagedError as failure:
-        raise damaged(path, f"{FILE} does not have the checksum that stands in it") from failure
+        raise damaged(path, f"{FILE} does not match its checksum") from failure
     return found
 
 
@@ -123,7 +123,7 @@ def _header(fields: dict[str, Any]) -> Header:
     require(fields.get("dtype") == "uint8", f"dtype is {fields.get('dtype')!r} instead of 'uint8'")
     texts = {key: _text(fields, key) for key in ("name", "sha256", "source", "licence", "note")}
     splits: Any = fields.get("splits")
-    require(isinstance(splits, dict), "'splits' is not a table")
+    require(isinstance(splits, dict), "'splits' is not an object")
     return Header(
         shape=cast(tuple[int, int, int], tuple(_list(fields, "shape", int))),  # `Header` checks the length
         classes=tuple(_list(fields, "classes", str)),
@@ -136,7 +136,7 @@ def _header(fields: dict[str, Any]) -> Header:
 
 def _text(fields: dict[str, Any], key: str) -> str:
     if not isinstance(value := fields.get(key), str):
-        raise WarpgradError(f"'{key}' is not a text")
+        raise WarpgradError(f"'{key}' is not a string")
     return value
 
 
@@ -218,7 +218,7 @@ class ImageStore:
         with (self.path / IMAGES).open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != self.header.sha256:
-            raise damaged(self.path, f"the checksum of {IMAGES} is not the one in its {FILE}")
+            raise damaged(self.path, f"{IMAGES} does not match the checksum in {FILE}")
 
     def _span(self, class_index: int) -> tuple[int, int]:
         require(
@@ -258,5 +258,5 @@ def check_store(path: Path) -> str:
     store.verify()  # even if this process has done so before
     text = (path / FILE).read_text(encoding="utf-8")
     if SEAL in json.loads(text) and text != store.header.to_json():
-        raise damaged(path, f"{FILE} is not set as it was written")
+        raise damaged(path, f"the bytes of {FILE} are not as they were written")
     return f"{store.header.offsets[-1]} images, sha256 {store.header.sha256}"

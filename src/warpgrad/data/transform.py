@@ -32,8 +32,8 @@ class AffineRange:
     def __post_init__(self) -> None:
         require(
             0.0 < self.scale[0] <= self.scale[1] and self.rotate[0] <= self.rotate[1] and self.shift >= 0.0,
-            f"scale {self.scale}, rotate {self.rotate}, shift {self.shift} are no ranges: "
-            "each goes from its smaller to its larger value, scale above 0, shift from 0.",
+            f"scale {self.scale}, rotate {self.rotate}, shift {self.shift} are not valid: "
+            "ranges go from the smaller to the larger value, scale is above 0, and shift is at least 0.",
         )
 
 
@@ -91,5 +91,5 @@ def to_float(images: Tensor, device: torch.device | None = None, dtype: torch.dt
     moved = images if device is None else images.to(device)
     if moved.dtype == torch.uint8:
         return moved.to(dtype).div_(255.0)
-    require(moved.is_floating_point(), f"images are uint8 (0 to 255) or floats (0 to 1), not {moved.dtype}.")
+    require(moved.is_floating_point(), f"images must be uint8 (0 to 255) or float (0 to 1), not {moved.dtype}.")
     return moved.to(dtype)

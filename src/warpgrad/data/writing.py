@@ -34,7 +34,7 @@ def check_vacant(destination: Path) -> None:
             (destination / name).unlink(missing_ok=True)
     require(
         not destination.exists() and not destination.is_symlink(),
-        f"{destination} exists already: delete it first or choose another destination.",
+        f"{destination} already exists: delete it first or choose another destination.",
     )
 
 
@@ -92,7 +92,7 @@ def write(
             with suppress(OSError):
                 folder.rmdir()
         if isinstance(failure, OSError):
-            go_on = ": fix that and repeat the command, which goes on where this one stopped" if kept else ""
+            go_on = ": fix that and repeat the command, which resumes where this one stopped" if kept else ""
             raise WarpgradError(f"{name} could not be written to {destination} ({failure}){go_on}.") from failure
         raise
     finally:
@@ -159,7 +159,7 @@ class PartialStore:
             try:
                 name.encode()
             except UnicodeEncodeError as error:  # a file system allows names that are not text
-                raise WarpgradError(f"class {name!a} of {self._title} has no name in UTF-8; rename it.") from error
+                raise WarpgradError(f"the name of class {name!a} of {self._title} is not UTF-8; rename it.") from error
         place = len(self._written)
         if place < len(self._kept):
             self._written.append(self._kept[place])
@@ -169,7 +169,7 @@ class PartialStore:
             shape = self._shape
             raise WarpgradError(
                 f"class '{item.name}' of {self._title} holds {images.dtype} {images.shape}; "
-                f"needed is uint8 [n, {shape[0]}, {shape[1]}, {shape[2]}] with n at least 1."
+                f"it must be uint8 [n, {shape[0]}, {shape[1]}, {shape[2]}] with n at least 1."
             )
         self._pixels.write(images.data)
         self._pixels.flush()

@@ -94,7 +94,7 @@ def stored_config(kept: Mapping[str, Any], path: Path) -> tuple[Declaration[Any]
     unknown = sorted(set(given) ^ known)
     if unknown:
         raise WarpgradError(
-            f"{path} does not fit this version of {experiment.name} (setting '{unknown[0]}'); "
+            f"{path} does not match this version of {experiment.name} (setting '{unknown[0]}'); "
             "use the version that wrote it, or run it again with --fresh."
         )
     return experiment, dataclasses.replace(preset, **fitted_settings(given, experiment, path))

@@ -185,7 +185,7 @@ def check_searched(trials: Sequence[Trial], *, best: Literal["highest", "lowest"
     if len({winner.trials for winner in winners}) > 1:
         counts = ", ".join(f"{winner.method} {winner.trials}" for winner in winners)
         raise WarpgradError(
-            f"methods were searched with different numbers of trials ({counts}): declare as many for each."
+            f"methods were searched with different numbers of trials ({counts}): declare the same number for each."
         )
     for winner in winners:
         if winner.edges:

@@ -210,9 +210,7 @@ class CostEstimate:
 
     def cluster_seconds(self, rate: float, ranks: int = 1) -> float:
         """Return the seconds at `rate` FLOPs per second and rank, where ranks share the tasks of a meta-step."""
-        require(
-            rate > 0 and ranks >= 1, f"flops={rate:g}, ranks={ranks}: a rate above 0 and at least 1 rank are needed."
-        )
+        require(rate > 0 and ranks >= 1, f"flops={rate:g}, ranks={ranks}: flops must be above 0 and ranks at least 1.")
         share = math.ceil(self.tasks / ranks) / self.tasks
         return self.meta_steps * self.flops_per_meta_step * share / rate
 
@@ -220,7 +218,7 @@ class CostEstimate:
         where = "disk" if self.buffer_on_disk else "memory"
         lines = [
             f"meta-steps            {self.meta_steps} × {in_time_unit(self.seconds_per_meta_step)}",
-            f"meta-training         {in_time_unit(self.seconds)} on this machine, as busy as it is now",
+            f"meta-training         {in_time_unit(self.seconds)} on this machine at its current load",
             f"peak memory           {in_byte_unit(self.peak_bytes)}",
             f"replay buffer         {self.buffer_entries} points, {in_byte_unit(self.buffer_bytes)} in {where}"
             if self.buffer_entries
@@ -246,7 +244,7 @@ def estimate_cost(experiment: Experiment[C], config: C, *, budget: float = 60.0)
     counts = {k: flops_at(experiment, config, fields, k, few) for k in (unit, min(steps, 2 * unit))}
     first = sample_at(experiment, config, fields, unit, few, FEWEST)
     if first is None:
-        raise WarpgradError(f"{experiment.name} with method {config.method} meta-trains nothing: no time is spent.")
+        raise WarpgradError(f"{experiment.name} with method {config.method} meta-trains nothing to estimate.")
     # Stacked tasks cost less than one by one: use all of them if the budget allows two short samples.
     dear = first.seconds / (few * unit)
     taken = tasks if dear * tasks * 3 * 2 <= budget / 2 else few

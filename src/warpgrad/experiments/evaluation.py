@@ -124,7 +124,7 @@ def note(anew: Sequence[str]) -> list[str]:
     if not anew:
         return []
     return [
-        "The head of meta-training does not fit and is drawn afresh on every task; these parameters start fresh: "
+        "The head of meta-training does not fit, so it is re-initialised on every task; these parameters start anew: "
         f"{', '.join(dict.fromkeys(anew))}."
     ]
 

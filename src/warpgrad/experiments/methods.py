@@ -78,7 +78,7 @@ def warped_network(
             identity_(warp)
     elif warp_init == "scaled":
         if inputs is None:
-            raise WarpgradError("warp_init='scaled' measures activations: give the inputs to measure them on.")
+            raise WarpgradError("warp_init='scaled' measures activations: pass the inputs to measure them on.")
         for child, activations in _passed(warped, inputs):
             if child in warps:
                 keep_variance_(child, activations)

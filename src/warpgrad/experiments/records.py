@@ -95,8 +95,8 @@ def write_record(path: Path, table: RunTable, preset: str, results: Results) -> 
     before, now = _data(read_record(path).entries if path.exists() else []), _data(rows)
     require(
         not before - {DRAWN} or before - {DRAWN} <= now,
-        f"{path} is a record of {' and '.join(sorted(before))}, and these runs are on "
-        f"{' and '.join(sorted(now)) or 'no data set'}: name another file.",
+        f"{path} is a record of runs on {' and '.join(sorted(before))}, but these runs are on "
+        f"{' and '.join(sorted(now)) or 'no data set'}: give another file.",
     )
     head = {
         "format": FORMAT,
@@ -123,21 +123,21 @@ def check_record(path: Path) -> bool:
     data = read_bytes(path, JSON_BYTES, follow=True)
     content = json.loads(data)
     if SEAL in content and data != _set(content):
-        raise DamagedError(f"{path} is damaged: it is not set as it was written; restore it.")
+        raise DamagedError(f"{path} is damaged: its bytes are not as they were written; restore it.")
     return SEAL in content
 
 
 def read_record(path: Path) -> Record:
     """Read a record, and check that it is one."""
     try:
-        content = unsealed(json.loads(read_bytes(path, JSON_BYTES, follow=True)), path, "restore it or name another")
+        content = unsealed(json.loads(read_bytes(path, JSON_BYTES, follow=True)), path, "restore it or give another")
     except FileNotFoundError:
         raise WarpgradError(f"there is no record {path}; write it with 'warpgrad reproduce TABLE --record'.") from None
     except DamagedError:
         raise
     except (OSError, ValueError, RecursionError) as error:
-        raise WarpgradError(f"{path} cannot be read as a record ({error}); restore it or name another.") from error
-    require(_is_record(content), f"{path} is not a record of `warpgrad reproduce`; restore it or name another.")
+        raise WarpgradError(f"{path} cannot be read as a record ({error}); restore it or give another.") from error
+    require(_is_record(content), f"{path} is not a record of `warpgrad reproduce`; restore it or give another.")
     diverged = [Diverged(**trial) for trial in content.get("diverged", [])]
     return Record(content["table"], content["title"], content["preset"], content["papers"], content["runs"], diverged)
 
@@ -148,8 +148,8 @@ def check_commit(commit: str | None, whose: str) -> None:
         raise WarpgradError(f"{whose} has no commit: work in a checkout of the project, or leave out --record.")
     require(
         commit.isalnum(),
-        f"{whose} was made from a source tree with changes ({commit[:12]}): commit them and run it again with "
-        "--fresh, or leave out --record.",
+        f"{whose} was made from a source tree with uncommitted changes ({commit[:12]}): commit them and run it again "
+        "with --fresh, or leave out --record.",
     )
 
 

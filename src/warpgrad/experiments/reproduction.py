@@ -154,7 +154,7 @@ def reproduce(
         check_real(experiment, preset, [cell for cell in every if cell in done or cell in todo])
         if todo:
             check_commit(commit(), "a run that would start now")
-    known = "" if record is None else f", {len(recorded) + len(diverged)} as they are on record"
+    known = "" if record is None else f", {len(recorded) + len(diverged)} taken from the record"
     print_progress(f"{table.name}: {len(every)} runs, {len(done)} of them finished{known}, {workers} workers")
     failed = run_cells(experiment, todo, workers, print_progress)
     if table.search:

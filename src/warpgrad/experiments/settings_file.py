@@ -20,7 +20,7 @@ _KINDS: dict[Any, str] = {
     bool: "true or false",
     int: "an integer",
     float: "a number",
-    str: "a text",
+    str: "a string",
     types.NoneType: "null",
 }
 
@@ -47,7 +47,7 @@ def fitted_settings(values: Mapping[str, Any], experiment: Declaration[Any], pat
 
 def read_named(path: Path) -> dict[str, Any]:
     """Read a JSON object, and verify its checksum if it has one."""
-    require(path.is_file(), f"{path} is not a file; name a JSON file.")
+    require(path.is_file(), f"{path} is not a file; give a JSON file.")
     try:
         values = unsealed(json.loads(read_bytes(path, JSON_BYTES, follow=True)), path, "write it again")
     except DamagedError:

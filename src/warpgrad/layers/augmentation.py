@@ -184,7 +184,7 @@ def _selected(model: nn.Module, after: Selector | None) -> list[_Slot]:
     if after is None:
         require(
             isinstance(model, nn.Sequential),
-            f"where new layers belong in a {type(model).__name__} is not obvious: name the modules that "
+            f"it is not clear where new layers belong in a {type(model).__name__}: list the modules that "
             "they follow with after=...",
         )
         children = [slot for slot in slots if slot.parent is model]
@@ -195,7 +195,7 @@ def _selected(model: nn.Module, after: Selector | None) -> list[_Slot]:
         patterns = [after] if isinstance(after, str) else list(after)
         names = {name for pattern in patterns for name in _outermost(slots, pattern)}
         chosen = [slot for slot in slots if slot.name in names]
-    require(chosen, f"no module of the {type(model).__name__} was selected: nothing would be added.")
+    require(chosen, f"no module of the {type(model).__name__} was selected, so no layer would be added.")
     for slot in chosen:
         require(
             not isinstance(slot.module, _NO_TENSOR),

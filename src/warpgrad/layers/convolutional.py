@@ -81,7 +81,7 @@ def warp_convnet(
         >>> tuple(net(torch.rand(2, 1, 28, 28)).shape), len(wg.Learner(net).phi)
         ((2, 20), 4)
     """
-    require(widths, "warp_convnet(widths=()): name the channels of at least one block.")
+    require(widths, "warp_convnet(widths=()): give the channels of at least one block.")
     require(
         0 <= warp_blocks <= len(widths),
         f"warp_convnet(warp_blocks={warp_blocks}): there are {len(widths)} blocks to choose from.",
@@ -135,7 +135,7 @@ def warp_resnet(in_channels: int, outputs: int, *, widths: Sequence[int] = (64, 
         >>> tuple(layers.warp_resnet(3, 10, widths=(4, 8))(torch.rand(2, 3, 16, 16)).shape)
         (2, 10)
     """
-    require(widths, "warp_resnet(widths=()): name the channels of at least one block.")
+    require(widths, "warp_resnet(widths=()): give the channels of at least one block.")
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     layers["stem"] = conv_block(in_channels, widths[0], order=("norm", "activation"))
     channels = widths[0]
@@ -156,7 +156,7 @@ def _output_features(body: nn.Sequential, in_channels: int, image_size: int) -> 
             return int(body.eval()(torch.zeros(1, in_channels, image_size, image_size)).shape[1])
     except RuntimeError as error:
         raise WarpgradError(
-            f"images of {image_size}×{image_size} cannot pass the network: {str(error).splitlines()[0]}; "
+            f"images of {image_size}×{image_size} cannot pass through the network: {str(error).splitlines()[0]}; "
             "pool in fewer blocks with pools=."
         ) from error
     finally:

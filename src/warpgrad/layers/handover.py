@@ -42,7 +42,7 @@ def classify(sentences, folder=Path(__file__).parent):
     """(label, probability) of every sentence."""
     for name, expected in json.loads((Path(folder) / "checksums.json").read_text())["files"].items():
         if hashlib.sha256((Path(folder) / name).read_bytes()).hexdigest() != expected:
-            raise SystemExit(f"{{name}} is damaged: it does not have its checksum; make the folder again.")
+            raise SystemExit(f"{{name}} is damaged: it does not match its checksum; make the folder again.")
     model = AutoModel.from_pretrained(folder, local_files_only=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     head = load_file(Path(folder) / "head.safetensors")
@@ -83,11 +83,11 @@ def hand_over(
         keep_warps: Keep warps as modules, by these settings of `warp_transformer`: for those that cannot be merged.
     """
     if folder.exists():
-        raise WarpgradError(f"{folder} is there already: name another folder with --out.")
+        raise WarpgradError(f"{folder} already exists: give another folder with --out.")
     if keep_warps is None and not mergeable(net.upper):
         raise WarpgradError(
             "the warps of this run are non-linear and cannot be merged into the weights, so plain transformers could "
-            "not load the folder: ask for --keep-warps, or meta-train with --warp linear."
+            "not load the folder: pass --keep-warps, or meta-train with --warp linear."
         )
     from safetensors import SafetensorError
 

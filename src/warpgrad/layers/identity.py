@@ -60,7 +60,7 @@ def _identity(module: nn.Module) -> None:
     elif isinstance(module, nn.ReLU):
         raise _impossible(module, "it keeps non-negative inputs only; apply identity_ to the part in front of it")
     elif not isinstance(module, nn.Identity):
-        raise _impossible(module, "no choice of its parameters would make it so")
+        raise _impossible(module, "no choice of its parameters makes it the identity")
 
 
 def _check_convolution(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> None:

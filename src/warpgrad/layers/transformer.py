@@ -129,8 +129,8 @@ def warp_transformer(
             _replace(warped, name, LowRank(warped.get_submodule(name), rank, scale))
     elif all(parameter.requires_grad for parameter in model.parameters()):
         raise WarpgradError(
-            "rank=0 leaves θ to what requires a gradient, and that is the whole model: freeze the rest of it first, "
-            "or ask for a rank."
+            "rank=0 adapts every parameter that requires a gradient, which is the whole model: freeze the others "
+            "first, or pass a rank of at least 1."
         )
     if warp is None:
         return warped
@@ -232,12 +232,12 @@ def load_warped(folder: str | Path) -> nn.Module:
         import transformers
     folder = Path(folder)
     if not (folder / SETTINGS).is_file():
-        raise WarpgradError(f"{folder} has no {SETTINGS}: it is no folder of save_warped(...).")
+        raise WarpgradError(f"{folder} has no {SETTINGS}: it was not written by save_warped(...).")
     check_files(folder)
     kept = read_object(folder / SETTINGS)
     family = getattr(transformers, str(kept.get("class")), None)
     if not (isinstance(family, type) and issubclass(family, transformers.PreTrainedModel)):
-        raise WarpgradError(f"{folder / SETTINGS} names no model class of transformers: {kept.get('class')!r}.")
+        raise WarpgradError(f"{folder / SETTINGS} does not name a transformers model class: {kept.get('class')!r}.")
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     model: nn.Module = warp_transformer(cast(Any, family)(config), **kept["warp_transformer"])
     model.load_state_dict(load_file(folder / "warped.safetensors"))
@@ -337,7 +337,7 @@ def projection_sizes(name: str, module: nn.Module) -> tuple[int, int]:
         module = cast(Any, module).get_base_layer()
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.ndim != 2:
-        raise WarpgradError(f"'{name}' is a {type(module).__name__}, which is no projection with a weight matrix.")
+        raise WarpgradError(f"'{name}' is a {type(module).__name__}, which is not a projection with a weight matrix.")
     outputs, inputs = _matrix(module).shape
     return inputs, outputs
 

@@ -53,12 +53,12 @@ def keep_variance_(module: M, inputs: Tensor) -> M:
         scaled = _prepared(module)
         target, found = root_mean_square(inputs), _size_behind(module, inputs)
         if not 0 < target < math.inf or not 0 < found < math.inf:
-            raise _impossible(module, f"the activations in front of it measure {target:g}, behind it {found:g}")
+            raise _impossible(module, f"their root mean square is {target:g} before it and {found:g} after it")
         if scaled is not None:
             scaled.mul_(target / found)
             found = _size_behind(module, inputs)
     if abs(found - target) > ALIKE * target:
-        raise _impossible(module, f"activations measure {target:g} in front of it and {found:g} behind it")
+        raise _impossible(module, f"their root mean square is {target:g} before it and {found:g} after it")
     return module
 
 

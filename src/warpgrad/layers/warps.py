@@ -153,7 +153,7 @@ def convolutional_warp(
     )
     require(
         film is None or hidden is not None,
-        "convolutional_warp(film=...) stands between two convolutions: give hidden= too.",
+        "convolutional_warp(film=...) goes between two convolutions: pass hidden= too.",
     )
 
     def convolution(inputs: int, outputs: int) -> nn.Module:

@@ -62,7 +62,7 @@ class Maze:
         require(0 < self.reward < math.inf, f"reward={self.reward}: it must be greater than 0, and finite.")
         require(
             0 <= self.wall_penalty < math.inf,
-            f"wall_penalty={self.wall_penalty}: it is subtracted, so at least 0, and finite.",
+            f"wall_penalty={self.wall_penalty}: it is subtracted, so it must be at least 0 and finite.",
         )
 
     @cached_property

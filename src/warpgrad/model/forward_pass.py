@@ -39,8 +39,8 @@ class Swapper:
         for path, child in module.named_modules():
             if isinstance(child, torch.jit.ScriptModule):
                 raise WarpgradError(
-                    f"module '{path}' is compiled by TorchScript, whose parameters cannot be exchanged; "
-                    "give the Python module instead."
+                    f"module '{path}' is compiled by TorchScript, so its parameters cannot be replaced; "
+                    "pass the Python module instead."
                 )
             for tensors in (child._parameters, child._buffers):
                 for local, tensor in tensors.items():
@@ -140,8 +140,8 @@ class _Refused:
     def apply(*arguments: Any) -> Any:
         if torch.is_grad_enabled():
             raise WarpgradError(
-                "the model uses activation checkpointing with use_reentrant=True, through which PyTorch gives no "
-                "gradients by name: pass use_reentrant=False to torch.utils.checkpoint (Hugging Face: "
+                "the model uses activation checkpointing with use_reentrant=True, which does not work with "
+                "torch.autograd.grad: pass use_reentrant=False to torch.utils.checkpoint (Hugging Face: "
                 "gradient_checkpointing_enable(gradient_checkpointing_kwargs={'use_reentrant': False}))."
             )
         function, _, *inputs = arguments
@@ -168,7 +168,7 @@ class Surroundings:
         if parametrize._cache_enabled:
             raise WarpgradError(
                 "torch.nn.utils.parametrize.cached() around meta-training or adaptation would always return "
-                "the first parameters: use it inside the model's forward."
+                "the initial parameters: use it inside the model's forward."
             )
         with self._uncompiled(), self.outside.watched():
             yield
@@ -237,8 +237,8 @@ class OutsideRandomness:
         if source is not None:
             self.source, self.looks = source, 0
             warnings.warn(
-                f"the forward pass of {self._model} draws from {source}, which keys do not control: its numbers will "
-                "not repeat; draw with torch.rand, which every pass seeds.",
+                f"the forward pass of {self._model} draws from {source}, which keys do not control, so its results "
+                "are not reproducible: draw with torch.rand, which is seeded for every pass.",
                 stacklevel=2,
             )
 

@@ -303,7 +303,7 @@ class Learner(Generic[M_co]):
             if found.requires_grad is not self._trainable[name]:
                 raise WarpgradError(
                     f"requires_grad of parameter '{name}' was changed to {found.requires_grad} after Learner(...), "
-                    "which has sorted it already: build the Learner again after the change."
+                    "which has already assigned it to a group: build the Learner again after the change."
                 )
 
     def state_dict(self) -> Tensors:
@@ -317,10 +317,10 @@ class Learner(Generic[M_co]):
         for name, value in own.items():
             require(name in state, f"the state has no '{name}', which the learner's {self._kind} has.")
             if isinstance(value, Tensor) and value.shape != state[name].shape:
-                shapes = f"{tuple(state[name].shape)}, in the learner {tuple(value.shape)}"
-                raise WarpgradError(f"'{name}' has the shape {shapes}: it is the state of another model.")
+                shapes = f"{tuple(state[name].shape)} in the state but {tuple(value.shape)} in the learner"
+                raise WarpgradError(f"'{name}' has the shape {shapes}: the state belongs to another model.")
         for name in state:
-            require(name in own, f"the state has '{name}', which the learner's {self._kind} has not.")
+            require(name in own, f"the state has '{name}', which the learner's {self._kind} does not have.")
         self.module.load_state_dict(dict(state))
 
     def to(self, *args: Any, **kwargs: Any) -> Self:

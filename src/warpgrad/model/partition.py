@@ -87,8 +87,8 @@ def unwrapped(module: Any) -> nn.Module:
     for path, child in module.named_modules():
         require(
             all(kind.__name__ not in _SHARDED for kind in type(child).__mro__),
-            f"module '{path or type(child).__name__}' is sharded over processes (FSDP), so that no process holds "
-            "its parameters whole; give the plain module: meta_train shares tasks between processes itself.",
+            f"module '{path or type(child).__name__}' is sharded over processes (FSDP), so no process holds all of "
+            "its parameters; pass the plain module: meta_train distributes tasks over processes itself.",
         )
     unwrapped_: nn.Module = module
     return unwrapped_
@@ -158,7 +158,7 @@ def partition(module: nn.Module, task: Selector | None, warp: Selector | None, c
         )
         require(groups <= 1, f"parameter '{name}' is in both task= and warp=; it must be in exactly one.")
     if not in_task:
-        raise WarpgradError("every parameter is warp or constant: nothing is left to adapt on a task.")
+        raise WarpgradError("every parameter is warp or constant, so no parameter is left to adapt to a task.")
     return Partition(
         task=_first_names(names, in_task, "task"),
         warp=_first_names(names, in_warp, "warp"),
@@ -236,7 +236,7 @@ def _patterns(selector: Any, group: str) -> list[str]:
     patterns = list(selector)
     for pattern in patterns:
         require(
-            isinstance(pattern, str), f"{group}= lists {short_repr(pattern)}: every pattern is a string, e.g. 'layer1'."
+            isinstance(pattern, str), f"{group}= lists {short_repr(pattern)}: patterns must be strings, e.g. 'layer1'."
         )
     return patterns
 

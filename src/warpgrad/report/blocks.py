@@ -299,7 +299,7 @@ def _png_size(image: bytes) -> tuple[int, int]:
         with Image.open(io.BytesIO(image), formats=["PNG"]) as opened:
             (width, height), (across, _) = opened.size, opened.info.get("dpi", (_CSS_DOTS_PER_INCH,) * 2)
     except (OSError, SyntaxError, ValueError) as error:
-        raise WarpgradError(f"a figure is no readable PNG ({error}); save it again.") from error
+        raise WarpgradError(f"a figure is not a readable PNG ({error}); save it again.") from error
     scale = _CSS_DOTS_PER_INCH / across if across > 0 else 1.0
     return max(1, round(width * scale)), max(1, round(height * scale))
 

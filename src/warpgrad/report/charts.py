@@ -344,5 +344,5 @@ def _positive(series: Sequence[Series], log_x: bool, log_y: bool) -> None:
         for axis, wanted, values in (("x", log_x, one.x), ("y", log_y, one.centre)):
             require(
                 not (wanted and (values <= 0).any()),
-                f"series '{one.name}' has {axis} values that are not positive; draw that axis linearly.",
+                f"series '{one.name}' has {axis} values that are not positive; make that axis linear.",
             )

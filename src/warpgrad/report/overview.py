@@ -91,7 +91,7 @@ def _results(runs: Sequence[Run]) -> list[Block]:
     tiles = [*(counts if len(runs) > 1 or not final else final[:3]), took]
     columns: list[Column | str] = ["Method", "Runs", "Steps", Column("Wall time", "per run"), *metrics]
     notes = [Note(f"{run.name}: {note}", "warning") for run in runs for note in run.notes]
-    stops = [Note(f"{run.name}: stopped by {run.summary['stopped']}.") for run in runs if run.summary.get("stopped")]
+    stops = [Note(f"{run.name}: stopped ({run.summary['stopped']}).") for run in runs if run.summary.get("stopped")]
     table = Table(columns, rows, "Final metrics: the mean over meta-seeds.")
     return [*_headline(methods, metrics), Tiles(tiles), table, *_differences(methods, metrics), *notes, *stops]
 

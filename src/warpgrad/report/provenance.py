@@ -59,7 +59,7 @@ def repetition(runs: Sequence[Run]) -> list[Block]:
             ]
         )
     blocks: list[Block] = [
-        Paragraph("Check out the commit, install the versions of the environment, and give the command."),
+        Paragraph("Check out the commit, install the versions of the environment, and run the command."),
         Table(
             [
                 "Method",

@@ -76,16 +76,12 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
     With `unfinished`, a run that has no summary yet is read as far as it has come.
     """
     require(path.is_dir(), f"{path} is not a run directory; give the folder that `warpgrad run` wrote.")
-    config = _object(path / "config.json", "it holds the run's settings; start the run again with --fresh")
+    config = _object(path / "config.json", "it contains the settings of the run; start the run again with --fresh")
     if unfinished and not (path / "summary.json").exists():
         return _going_on(path, config)
-    summary = _object(
-        path / "summary.json", "the run is not finished; give its command again and it goes on where it stopped"
-    )
+    summary = _object(path / "summary.json", "the run is not finished; repeat its command to resume it")
     missing = [name for name in _REQUIRED if name not in summary]
-    require(
-        not missing, f"{path / 'summary.json'} does not say {', '.join(missing)}; start the run again with --fresh."
-    )
+    require(not missing, f"{path / 'summary.json'} has no {', '.join(missing)}; start the run again with --fresh.")
     require(
         isinstance(summary.get("metrics", {}), dict),
         f"{path / 'summary.json'} has metrics that are not named numbers; fix it by hand.",
@@ -93,7 +89,7 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
     metrics, notes = _metrics(path / "metrics.jsonl")
     steps = summary.get("steps")
     if isinstance(steps, int) and len(metrics) > steps:
-        notes += (f"The run has gone on to {len(metrics)} meta-steps since it was evaluated after {steps}.",)
+        notes += (f"The run has continued to {len(metrics)} meta-steps since it was evaluated after {steps}.",)
     return Run(path, config, summary, metrics, notes)
 
 
@@ -109,7 +105,7 @@ def _going_on(path: Path, config: dict[str, Any]) -> Run:
         "metrics": {},
     }
     of = f" of {config['meta_steps']}" if isinstance(config.get("meta_steps"), int) else ""
-    return Run(path, config, summary, metrics, (*notes, f"The run goes on: {len(metrics)}{of} meta-steps so far."))
+    return Run(path, config, summary, metrics, (*notes, f"Still running: {len(metrics)}{of} meta-steps so far."))
 
 
 def _read(file: Path, remedy: str) -> bytes:
@@ -137,7 +133,7 @@ def _object(file: Path, remedy: str) -> dict[str, Any]:
 
 
 def _metrics(file: Path) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    data = _read(file, "it holds the run's metrics; start the run again with --fresh")
+    data = _read(file, "it contains the metrics of the run; start the run again with --fresh")
     lines = data.split(b"\n")
     metrics: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
@@ -153,7 +149,7 @@ def _metrics(file: Path) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
             metrics.append(row)
         # Every complete line ends in a newline, so only what follows the last one can be incomplete.
         elif number == len(lines):
-            return metrics, (f"The last line of {file.name} was cut off while it was written; it is left out.",)
+            return metrics, (f"The last line of {file.name} was cut off while it was being written; it is left out.",)
         else:
             raise WarpgradError(
                 f"{file}, line {number} is damaged ({problem}); remove that line, or start the run again with --fresh."

@@ -53,8 +53,8 @@ def scores_of(values: Any, name: str) -> PaddedScores:
         seed, task, start = broken[0].tolist()
         raise WarpgradError(
             f"{name}, meta-seed {scores.seed_names[seed]!r}, task {scores.task_names[seed][task]!r}: the score is "
-            f"{scores.padded[seed, task, start]}, from which no claim can be made; find the run that diverged, or "
-            "score a failure by a stated finite value."
+            f"{scores.padded[seed, task, start]}, so no estimate can be made; find the run that diverged, or "
+            "give failures a fixed, finite score."
         )
     return scores
 

@@ -63,8 +63,8 @@ def _headline(sweep: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths) -
         *(Tile(name, value_text(sweep.chosen(best)[name]), sentence(space)) for name, space in sweep.space.items()),
     ]
     caution = Note(
-        "The best of many trials looks better on the validation split than it is, and the more so the more there "
-        "were. Its result is that of a new run on the test split, with other seeds."
+        "The best of many trials looks better on the validation split than it is, and more so with more trials. "
+        "The result to report is that of a new run on the test split, with other seeds."
     )
     code = Code(f"warpgrad run {sweep.experiment.name} --config {places.best} --seed 1", "The best settings, tested")
     return Section("The best trial", [Tiles(tiles), code, caution])
@@ -128,7 +128,7 @@ def _scatter(sweep: Sweep, trials: Sequence[FrozenTrial], name: str, space: Spac
         if points:
             x, y = np.array(points, np.float64).T
             series.append(Series(label, x, y, points=True))
-    without = " Pruned and failed trials have no value, and stand at that of the worst." if len(series) > 2 else ""
+    without = " Pruned and failed trials have no value and are shown at the worst one." if len(series) > 2 else ""
     return Chart(
         series,
         x_label=name,
@@ -167,7 +167,7 @@ def _repetition(sweep: Sweep, command: str) -> Section:
         "Repeat",
         [
             Paragraph(
-                "The same command goes on with the sweep, or does nothing where it is done. Every trial is an ordinary "
+                "The same command resumes the sweep, or does nothing if it is complete. Every trial is an ordinary "
                 "run directory, with its settings, metrics, versions and command."
             ),
             Code(command, "The sweep"),

@@ -118,7 +118,7 @@ class SweepStudy:
             if value != ran.get(name):
                 raise DamagedError(
                     f"the study '{self.places.study}' has {name} = {value!r} for {trial_name(trial.number)}, but its "
-                    f"run in {directory} has {ran.get(name)!r}; restore the one that is damaged, or name another "
+                    f"run in {directory} has {ran.get(name)!r}; restore the one that is damaged, or choose another "
                     "--study."
                 )
 
@@ -165,14 +165,14 @@ class SweepStudy:
         if kept is None:
             require(
                 not study.get_trials(deepcopy=False),
-                f"the study '{name}' was not made by 'warpgrad sweep'; name another --study.",
+                f"the study '{name}' was not made by 'warpgrad sweep'; choose another --study.",
             )
             study.set_user_attr(DEFINITION, definition)
             return
         for key in sorted(set(kept) | set(definition)):
             require(
                 kept.get(key) == definition.get(key),
-                f"the study '{name}' has {key} = {kept.get(key)!r}, not {definition.get(key)!r}; name another --study.",
+                f"study '{name}' has {key} = {kept.get(key)!r}, not {definition.get(key)!r}; choose another --study.",
             )
 
 

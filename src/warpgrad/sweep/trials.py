@@ -81,7 +81,7 @@ class TrialReports:
             require(
                 by is not None or self._due,
                 f"{self.file} has no '{self._names[0]}' to prune by (it has {', '.join(known)}); "
-                "name another with --prune-by, or leave --prune out.",
+                "choose another with --prune-by, or leave out --prune.",
             )
             values = [record[by] for record in records[-self.window :] if by in record]
             if by is None or not values:
@@ -186,8 +186,8 @@ class Workers:
         metric = self.study.sweep.metric
         require(
             metric in summary["metrics"],
-            f"{summary['experiment']} measures no '{metric}'; name another --metric and --study, "
-            f"of {', '.join(summary['metrics'])}.",
+            f"{summary['experiment']} does not measure '{metric}'; choose another --study, and as --metric one of "
+            f"{', '.join(summary['metrics'])}.",
         )
         value = float(summary["metrics"][metric])
         if math.isfinite(value):

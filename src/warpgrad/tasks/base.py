@@ -100,8 +100,8 @@ def check_repeats(task: Task) -> None:
         pairs = zip(_tensors(first), _tensors(again), strict=False)
         require(
             all((_equal(one, other) for one, other in pairs)),
-            f"task '{task.name}' drew another batch when {name}(0) was asked for again: a batch must be a function "
-            "of k alone, so key its draws, e.g. with warpgrad.keys.generator(seed, k, 'adapt').",
+            f"task '{task.name}' returned a different batch when {name}(0) was called again: a batch must be a "
+            "function of k alone, so seed its draws, e.g. with warpgrad.keys.generator(seed, k, 'adapt').",
         )
 
 

@@ -81,7 +81,7 @@ class TensorSubTask(SubTask):
             require(
                 len(inputs) != 0 and len(inputs) == len(targets),
                 f"a sub-task's {what} data has {len(inputs)} inputs and {len(targets)} targets; "
-                "give as many of both, at least 1.",
+                "give the same number of both, at least 1.",
             )
 
     def draw(self, split: Split, size: int, draw: Generator) -> Examples:
@@ -172,7 +172,7 @@ class ContinualTask(MeasuredTask):
         require(
             self.order and len(set(self.order)) >= len(self.order) and (set(self.order) <= set(range(len(subtasks)))),
             f"task '{name}' has {len(subtasks)} sub-tasks, which cannot be learned in the order {self.order}: "
-            "name at least one, each at most once, counting from 0.",
+            "list at least one, each at most once, counting from 0.",
         )
         require(
             all(isinstance(size, int) and size >= 1 for size in (steps_per_subtask, batch_size, meta_size)),
@@ -269,7 +269,7 @@ class ContinualTask(MeasuredTask):
     def with_order(self, order: Sequence[int]) -> ContinualTask:
         """Return a task with the same sub-tasks, learned in another order."""
         require(
-            sorted(order) == sorted(self.order), f"{tuple(order)} is not another order of the sub-tasks {self.order}."
+            sorted(order) == sorted(self.order), f"{tuple(order)} is not a permutation of the sub-tasks {self.order}."
         )
         other = copy.copy(self)
         other.order = tuple(order)

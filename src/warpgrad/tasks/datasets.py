@@ -82,7 +82,7 @@ class DatasetTask(MeasuredTask):
         self._label, self.seed, self._device = label, integer(seed, "seed"), device
         self._workers = integer(workers, "workers")
         if flag(in_memory, "in_memory") and workers:
-            raise WarpgradError("in_memory=True reads every example once: workers= has nothing to do then.")
+            raise WarpgradError("in_memory=True reads every example once, so workers= has no effect: leave it out.")
         self._data = {"adapt": dataset, "meta": dataset if meta is None else meta}
         if test is not None:
             self._data["test"] = test
@@ -153,7 +153,7 @@ class DatasetTask(MeasuredTask):
             if self._label not in batch:
                 columns = ", ".join(map(str, batch))
                 raise WarpgradError(
-                    f"a batch of task '{self.name}' has no column '{self._label}' but {columns}: label=."
+                    f"a batch of task '{self.name}' has no column '{self._label}', only {columns}: pass label=."
                 )
             return forward(**{name: value for name, value in batch.items() if name != self._label}), batch[self._label]
         inputs, target = batch
@@ -206,8 +206,8 @@ class FewShotFamily(TaskFamily):
         self.classes = {value: places for value, places in by_class.items() if len(places) >= shots + query}
         if len(self.classes) < ways:
             raise WarpgradError(
-                f"{ways}-way tasks of {shots} + {query} examples per class need {ways} such classes, but the data set "
-                f"has {len(self.classes)} of {len(by_class)}."
+                f"{ways}-way tasks of {shots} + {query} examples per class need {ways} classes of that size, but the "
+                f"data set has only {len(self.classes)} (of {len(by_class)})."
             )
 
     def sample(self, seed: int) -> DatasetTask:
@@ -299,8 +299,8 @@ def check_map_style(dataset: Any, what: str) -> Any:
     """Check that a data set has a length and gives any example by its index, and return it."""
     if isinstance(dataset, IterableDataset):
         raise WarpgradError(
-            f"the {what} is an IterableDataset, which cannot be asked for the examples of a batch again: collect it "
-            "into a list first."
+            f"the {what} is an IterableDataset, whose examples cannot be accessed by index: collect it into a list "
+            "first."
         )
     if isinstance(dataset, DataLoader):
         raise WarpgradError(f"the {what} is a DataLoader: pass its dataset; batch_size= and workers= do the rest.")
@@ -326,7 +326,7 @@ def column(dataset: Any, values: Sequence[Hashable] | str | None, label: str) ->
         found = [_entry(dataset[index], label) for index in range(len(dataset))]
     if not isinstance(found, Iterable):
         raise WarpgradError(
-            f"labels= and groups= are one for every example, or a column's name, not {short_repr(found)}."
+            f"labels= and groups= must be one value per example, or the name of a column, not {short_repr(found)}."
         )
     plain = found.tolist() if hasattr(found, "tolist") else list(found)
     if len(plain) != len(dataset):
@@ -458,7 +458,7 @@ class _Relabelled(Dataset[Any]):
 def _entry(example: Any, label: str) -> Any:
     if isinstance(example, Mapping):
         if label not in example:
-            raise WarpgradError(f"the examples have no column '{label}' but {', '.join(map(str, example))}.")
+            raise WarpgradError(f"the examples have no column '{label}', only {', '.join(map(str, example))}.")
         return example[label]
     return example[-1]
 

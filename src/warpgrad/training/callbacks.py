@@ -107,7 +107,7 @@ class Callbacks:
             if isinstance(one, type) or not (isinstance(one, Callback) or callable(one)):
                 name = one.__name__ if isinstance(one, type) else f"a {type(one).__name__}"
                 raise WarpgradError(
-                    f"callbacks holds {name}, which is neither a Callback(...) object nor a function of (step, "
+                    f"callbacks contains {name}, which is neither a Callback(...) object nor a function of (step, "
                     "learner, record)."
                 )
         self._all = [one if isinstance(one, Callback) else _Function(one) for one in given]
@@ -142,5 +142,5 @@ class Callbacks:
             try:
                 hook(one)
             except StopTraining as stop:
-                reasons.append(str(stop) or f"{type(one).__name__} stopped it")
+                reasons.append(str(stop) or f"callback {type(one).__name__}")
         return reasons[0] if reasons else None

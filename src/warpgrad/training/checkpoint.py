@@ -45,29 +45,29 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     except FileNotFoundError as error:
         raise WarpgradError(f"checkpoint {path} does not exist.") from error
     except OSError as error:
-        raise WarpgradError(f"checkpoint {path} cannot be read: {reason(error)}; fix that and repeat.") from error
+        raise WarpgradError(f"checkpoint {path} cannot be read: {reason(error)}; fix that and try again.") from error
     try:
         metadata = _metadata(data)
         tensors = safetensors.torch.load(data)
     # The header of a damaged file can hold anything.
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(path, first_line(error)) from error
-    require(_KEY in metadata, f"{path} is a safetensors file, but not a checkpoint of warpgrad; give one of a run.")
+    require(_KEY in metadata, f"{path} is a safetensors file, but not a warpgrad checkpoint; give that of a run.")
     if metadata.keys() - {_KEY, _CHECKSUM}:
-        raise _damaged(path, "its header has entries that no version writes")
+        raise _damaged(path, "its header has unknown entries")
     if _CHECKSUM not in metadata:
-        logger.warning("checkpoint %s is of an earlier version and has no checksum: it is taken as it is.", path)
+        logger.warning("checkpoint %s is from an earlier version and has no checksum: it is loaded unverified.", path)
     elif metadata[_CHECKSUM] != _digest(metadata[_KEY], tensors):
-        raise _damaged(path, "its content does not have the checksum that stands in it")
+        raise _damaged(path, "its content does not match its checksum")
     try:
         content = json.loads(metadata[_KEY])
         known = content["format"] == CHECKPOINT_FORMAT
         state: dict[str, Any] = _decode(content["state"], tensors) if known else {}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _damaged(path, f"its header cannot be understood ({type(error).__name__})") from error
+        raise _damaged(path, f"its header cannot be parsed ({type(error).__name__})") from error
     require(
         known,
-        f"checkpoint {path} has format {content['format']}, this version reads format {CHECKPOINT_FORMAT}; "
+        f"checkpoint {path} has format {content['format']}, but this version reads format {CHECKPOINT_FORMAT}; "
         "use the version that wrote it, or start over with --fresh.",
     )
     found: dict[str, Any] = to_device(state, device)
@@ -76,7 +76,8 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
 
 def _damaged(path: Path, why: str) -> DamagedError:
     return DamagedError(
-        f"checkpoint {path} is damaged ({why}); the run's command goes on from the one before it, --fresh starts over."
+        f"checkpoint {path} is damaged ({why}); repeat the run's command to resume from the previous checkpoint, or "
+        "start over with --fresh."
     )
 
 
@@ -99,7 +100,7 @@ def _metadata(data: bytes) -> dict[str, str]:
     length = int.from_bytes(data[:8], "little")
     found = json.loads(data[8 : 8 + length]).get("__metadata__", {})
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
-        raise ValueError("its metadata are no texts")
+        raise ValueError("its metadata are not strings")
     return found
 
 

@@ -125,7 +125,7 @@ def _initialise(device: torch.device, timeout: float) -> None:
         place, devices = _number("LOCAL_RANK"), torch.cuda.device_count()
         require(
             place < devices,
-            f"process {place + 1} of this machine finds {devices} GPUs: start as many processes as there are GPUs.",
+            f"this machine has {devices} GPUs, too few for process {place + 1}: start at most one process per GPU.",
         )
         torch.cuda.set_device(place)
     # Machines may be minutes apart in starting, however short the timeout of an exchange is.
@@ -179,7 +179,7 @@ def _timeout(seconds: float | None) -> float:
         found = float(given)
     except ValueError:
         found = 0.0
-    require(0 < found < float("inf"), f"{name}={given}: give the seconds that a rank waits for others, more than 0.")
+    require(0 < found < float("inf"), f"{name}={given}: the seconds that a rank waits must be finite and above 0.")
     return found
 
 
@@ -317,11 +317,11 @@ def lost(who: str, timeout: float, error: Exception) -> RankLostError:
     reason = re.sub(r"^\[[^]]*\]\s*", "", str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0]
     if "timed out" in reason.lower() or "timeout" in reason.lower():
         return RankLostError(
-            f"{who} waited {timeout:g} s for the others without an answer: a rank hangs, or its machine is gone; "
-            "repeat the command to go on from the last checkpoint, with more seconds of --timeout (or "
+            f"{who} waited {timeout:g} s for the other ranks without an answer: a rank hangs, or its machine is down; "
+            "repeat the command to resume from the last checkpoint, with a longer --timeout (or "
             f"{TIMEOUT}) if a meta-step takes longer."
         )
     return RankLostError(
-        f"{who} lost another rank, which has stopped ({reason}): its own message says why; repeat the command to go on "
-        "from the last checkpoint, or let torchrun do it with --max-restarts."
+        f"{who} lost another rank, which has stopped ({reason}): see that rank's message for the cause; repeat the "
+        "command to resume from the last checkpoint, or let torchrun do so with --max-restarts."
     )

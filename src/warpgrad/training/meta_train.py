@@ -207,8 +207,8 @@ def _optimiser(value: Any) -> None:
         name = "optimiser" if group is None else f"optimiser[{group!r}]"
         if isinstance(one, Optimizer):
             raise WarpgradError(
-                f"{name} is {short_repr(one)} already: pass what makes one, e.g. {_PARTIAL}, because φ and θ0 have one "
-                "each."
+                f"{name} is already {short_repr(one)}: pass a function that makes one, e.g. {_PARTIAL}, because φ and "
+                "θ0 have one each."
             )
         function(one, name, _PARTIAL)
 
@@ -216,7 +216,7 @@ def _optimiser(value: Any) -> None:
 def _schedule(value: Any) -> None:
     if isinstance(value, LRScheduler):
         raise WarpgradError(
-            f"schedule is {short_repr(value)} already: pass what makes one of an optimiser, e.g. {_SCHEDULE}."
+            f"schedule is already {short_repr(value)}: pass a function that makes one, e.g. {_SCHEDULE}."
         )
     function(value, "schedule", _SCHEDULE)
 
@@ -241,8 +241,8 @@ def _config(value: Any) -> None:
             json.dumps({name: entry}, allow_nan=False)  # NaN does not equal itself, so no run could resume under it
         except (TypeError, ValueError) as error:
             raise WarpgradError(
-                f"config[{name!r}] is {short_repr(entry)}, which cannot be written to config.json: give finite "
-                "numbers, texts, lists and mappings of them."
+                f"config[{name!r}] is {short_repr(entry)}, which cannot be written to config.json: use finite "
+                "numbers, strings, and lists and mappings of them."
             ) from error
 
 

@@ -76,8 +76,8 @@ def meta_gradient(
     def collect(group: ParameterGroup, gradient: Tensors) -> None:
         if group in found:
             raise WarpgradError(
-                f"{type(algorithm).__name__} updates {group} several times in a meta-step: there is no one gradient; "
-                "use Online(...) or Offline(samples=None, ...)."
+                f"{type(algorithm).__name__} updates {group} several times in a meta-step, so there is no one "
+                "gradient; use Online(...) or Offline(samples=None, ...)."
             )
         check_finite(group, gradient)
         found[group] = {name: value.clone() for name, value in gradient.items()}

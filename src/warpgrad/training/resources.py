@@ -64,7 +64,7 @@ def peak_bytes() -> int:
     status = Path("/proc/self/status")
     if not status.exists():
         if sys.platform == "win32":
-            raise WarpgradError("the peak of memory cannot be read on Windows; leave --estimate out.")
+            raise WarpgradError("peak memory cannot be measured on Windows; leave out --estimate.")
         import resource
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

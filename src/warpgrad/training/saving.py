@@ -93,7 +93,7 @@ def load_run(
     """
     path = file_path(path, "path", "runs/mine")
     if not (path / "config.json").exists():
-        raise WarpgradError(f"{path} is not a run directory; give the one that meta_train(run=...) wrote, or use load.")
+        raise WarpgradError(f"{path} is not a run directory; pass one that meta_train(run=...) wrote, or use load.")
     return load(newest_checkpoint(path), learner, rule=rule, objective=objective, initialiser=initialiser)
 
 
@@ -146,7 +146,7 @@ def _built(
     parts, written = state.get("parts"), state.get("version", "an earlier version")
     if parts is None and (rule is None or initialiser is None):
         raise WarpgradError(
-            f"{path} was written by warpgrad {written}, which does not say what the method is made of; pass rule=, "
+            f"{path} was written by warpgrad {written}, which does not record the parts of the method; pass rule=, "
             "initialiser= and, where there was one, objective=."
         )
     try:
@@ -167,7 +167,7 @@ def _built(
 def _chosen(state: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     """Return the best weights of a stored state where there are any, otherwise the last ones."""
     if "weights" not in state:
-        raise WarpgradError(f"{path} holds no method: give a file of wg.save(...) or a checkpoint of a run.")
+        raise WarpgradError(f"{path} contains no method: pass a file that wg.save(...) wrote, or a checkpoint.")
     chosen: Mapping[str, Any] = state.get("best") or state["weights"]
     return chosen
 

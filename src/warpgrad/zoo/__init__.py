@@ -121,7 +121,7 @@ def card(name: str, folder: str | Path | None = None) -> Card:
     path = _entry(name, folder) / CARD
     kept = read_object(path)
     fields = {field.name for field in dataclasses.fields(Card)}
-    require(kept.keys() == fields, f"{path} is no card that this version of warpgrad reads; make the entry again.")
+    require(kept.keys() == fields, f"{path} is not a card of this version of warpgrad; make the entry again.")
     return Card(**kept)
 
 
@@ -157,7 +157,7 @@ def lay_out(name: str, directory: str | Path, folder: str | Path | None = None) 
         ['checkpoints', 'config.json', 'metrics.jsonl']
     """
     entry, found, directory = _entry(name, folder), card(name, folder), file_path(directory, "directory", "runs/mine")
-    require((entry / METRICS).exists(), f"{name} keeps its weights alone: its run cannot be carried on.")
+    require((entry / METRICS).exists(), f"{name} contains only weights, so its run cannot be resumed.")
     if (directory / "config.json").exists():
         return
     weights = _whole(entry / WEIGHTS, found)
@@ -171,7 +171,7 @@ def _whole(path: Path, found: Card) -> bytes:
     """Return the bytes of the weights after checking them against the card's checksum."""
     weights = read_bytes(path)
     if hashlib.sha256(weights).hexdigest() != found.weights_sha256:
-        raise DamagedError(f"{path} is not the file that the card beside it speaks of; install or copy it again.")
+        raise DamagedError(f"{path} is not the file that its card describes; install or copy it again.")
     return weights
 
 

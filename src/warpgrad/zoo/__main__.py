@@ -43,12 +43,12 @@ def make_entry(run: Path, name: str, record: Path, out: Path = ENTRIES, *, with_
         with_metrics: Keep the whole checkpoint and the meta-losses, so that `lay_out` can give the run back.
     """
     settings, summary = (read_object(run / file) for file in ("config.json", "summary.json"))
-    require(isinstance(settings.get("experiment"), str), f"{run} is a run of no experiment: its network is not known.")
+    require(isinstance(settings.get("experiment"), str), f"{run} is not a run of an experiment of warpgrad.")
     check_commit(summary.get("commit"), f"the run {run}")
     _, config = stored_config(settings, run / "config.json")
     check_metrics(run)
     weights = read_bytes(newest_checkpoint(run)) if with_metrics else _weights(run, config)
-    require(len(weights) <= LARGEST, f"the weights of {run} have {len(weights):,} bytes; {LARGEST:,} are the most.")
+    require(len(weights) <= LARGEST, f"the weights of {run} have {len(weights):,} bytes, more than {LARGEST:,}.")
     card = Card(
         name=check_name(name, "the entry"),
         processor_seconds=summary["processor_seconds"],
@@ -79,13 +79,13 @@ def _on_record(settings: Mapping[str, Any], summary: Mapping[str, Any], path: Pa
     """Return the numbers that the record has for these settings, which must equal those of the run."""
     found = read_record(path).find(settings_of(settings))
     if found is None:
-        raise WarpgradError(f"{path} has no run under the settings of this one; put it on record first.")
+        raise WarpgradError(f"{path} has no run with the settings of this run; record this run first.")
     run, _ = found
     numbers = run.summary["metrics"]
     for name, value in summary["metrics"].items():
         require(
             numbers.get(name) == float(f"{value:.7g}"),  # records keep seven digits
-            f"{name} is {value} in this run and {numbers.get(name)} on record in {path}: make the record again, too.",
+            f"{name} is {value} in this run and {numbers.get(name)} in the record {path}: make the record again too.",
         )
     return {
         "numbers": numbers,
@@ -109,9 +109,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m warpgrad.zoo", description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="the run directory")
     parser.add_argument("--name", required=True, help="the name of the entry")
-    parser.add_argument("--record", type=Path, required=True, help="the file with the run's results on record")
+    parser.add_argument("--record", type=Path, required=True, help="the record file with the results of the run")
     parser.add_argument("--out", type=Path, default=ENTRIES, help="the folder of the entries")
-    parser.add_argument("--with-metrics", action="store_true", help="keep all that is needed to carry the run on")
+    parser.add_argument("--with-metrics", action="store_true", help="also keep what is needed to resume the run")
     given = parser.parse_args(words)
     try:
         print(make_entry(given.run, given.name, given.record, given.out, with_metrics=given.with_metrics))

@@ -167,16 +167,16 @@ def spoilt(tree: dict[str, bytes], kind: str) -> None:
         ("no pictures", r"is not the tree of CIFAR-FS: it holds no data/<class>/\*\.png"),
         ("two trees", "more than one data folder"),
         ("wrong size", r"bee_0001\.png is 31×32 instead of 32×32: get"),
-        ("damaged", r"bee_0001\.png is no readable image"),
-        ("no split file", r"has no cifar100/splits/bertinetto/val\.txt.*add it, one class a line"),
+        ("damaged", r"bee_0001\.png is not a readable image"),
+        ("no split file", r"has no cifar100/splits/bertinetto/val\.txt.*add it, with one class per line"),
         ("unknown class", "the split validation names the class 'yak', which has no images"),
         ("class in two splits", "the class 'ant' is both in train and in validation"),
         ("class twice", "the class 'cod' is twice in test"),
         ("short split", "the split test has 1 classes instead of 2"),
-        ("no text", r"val\.txt is no text in UTF-8"),
-        ("no superclass", "names no superclass of 'bee'"),
-        ("no json", r"superclasses\.json is no readable JSON"),
-        ("no table", "is not a table from class names to group names"),
+        ("no text", r"val\.txt is not UTF-8 text"),
+        ("no superclass", "has no superclass for 'bee'"),
+        ("no json", r"superclasses\.json is not valid JSON"),
+        ("no table", "is not a JSON object from class names to group names"),
     ],
 )
 def test_what_is_amiss_is_named_and_nothing_is_left(tmp_path, tree, kind, message):
@@ -202,13 +202,13 @@ def test_a_whole_archive_is_asked_for_by_default_and_a_full_destination_is_refus
     with pytest.raises(WarpgradError, match="holds 6 classes instead of 100"):
         prepare_cifar(archive, tmp_path / "s")
     (tmp_path / "s").mkdir()
-    with pytest.raises(WarpgradError, match="exists already"):
+    with pytest.raises(WarpgradError, match="already exists"):
         prepare_cifar(tmp_path / "nowhere", tmp_path / "s")
     monkeypatch.delenv("WARPGRAD_DATA", raising=False)
     with pytest.raises(WarpgradError, match=r"WARPGRAD_DATA is not set: get cifar100\.zip from"):
         prepare_cifar(None, tmp_path / "t")
     (tmp_path / "torn.zip").write_bytes(archive.read_bytes()[:1000])
-    with pytest.raises(WarpgradError, match="is not a whole zip archive"):
+    with pytest.raises(WarpgradError, match="is not a complete zip archive"):
         prepare_cifar(tmp_path / "torn.zip", tmp_path / "t")
 
 

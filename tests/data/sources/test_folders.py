@@ -101,7 +101,7 @@ def test_split_folders_split_files_and_zips(tmp_path):
     for number, source in enumerate((tmp_path / "by folder", plain)):
         store = prepare_folder(source, tmp_path / f"s{number}", name="b")
         assert splits_of(store) == expected
-        assert "splits as the source tells" in store.header.note
+        assert "splits as in the source" in store.header.note
         with pytest.raises(WarpgradError, match="a split seed would have no effect"):
             prepare_folder(source, tmp_path / "t", name="b", split_seed=1)
         for top in ("", "outer/inner/"):
@@ -133,7 +133,7 @@ def test_files_that_are_no_pictures_are_left_out_and_told(tmp_path):
     put(source / "class03" / ".DS_Store", "hidden")
     store = prepare_folder(source, tmp_path / "s", name="b")
     assert store.count(3) == 2
-    assert "2 files that are no pictures left out (.md, .txt), the first b/README.md" in store.header.note
+    assert "2 files that are not images left out (.md, .txt), the first b/README.md" in store.header.note
 
 
 def test_formats_and_sizes(tmp_path):
@@ -152,7 +152,7 @@ def test_formats_and_sizes(tmp_path):
     unsized = prepare_folder(source, tmp_path / "t", name="b")
     assert unsized.shape == (3, 6, 30)
     put(source / "png" / "two.png", encoded(noise(6, height=7, width=30)))
-    with pytest.raises(WarpgradError, match=r"b/png/two\.png is 30×7, others are 30×6: choose one size .* --size"):
+    with pytest.raises(WarpgradError, match=r"b/png/two\.png is 30×7, but others are 30×6: choose one size .* --size"):
         prepare_folder(source, tmp_path / "u", name="b")
 
 
@@ -193,18 +193,18 @@ def test_pictures_are_upright_solid_and_whole():
 
 @pytest.mark.parametrize("raw", [b"", b"no picture", encoded(noise(0))[:60], b"P6\n2x 2\n255\n" + bytes(12)])
 def test_a_picture_that_cannot_be_read_is_one_sentence(raw):
-    with pytest.raises(WarpgradError, match=r"^it is no readable image \(.*\): fix it\.$"):
+    with pytest.raises(WarpgradError, match=r"^it is not a readable image \(.*\): fix it\.$"):
         decoded(raw)
 
 
 def test_an_unreadable_picture_is_named_and_nothing_is_left(tmp_path):
     source = folders(tmp_path / "raw" / "b")
     put(source / "class05" / "1.png", "no picture")
-    with pytest.raises(WarpgradError, match=r"b: b/class05/1\.png is no readable image .*: fix or remove that file"):
+    with pytest.raises(WarpgradError, match=r"b: b/class05/1\.png is not a readable image .*: fix or remove that file"):
         prepare_folder(source, tmp_path / "deep" / "s", name="b")
     # Its head is whole, so it is noticed only when its pixels are read, and the half-written set is removed.
     put(source / "class05" / "1.png", encoded(noise(1, height=80, width=80))[:2000])
-    with pytest.raises(WarpgradError, match=r"class05/1\.png is no readable image"):
+    with pytest.raises(WarpgradError, match=r"class05/1\.png is not a readable image"):
         prepare_folder(source, tmp_path / "deep" / "s", name="b", size=8)
     put(source / "class05" / "1.png", encoded(Image.fromarray(np.zeros((8, 8), dtype=np.uint16))))
     with pytest.raises(WarpgradError, match="more than 8 bits per pixel and channel: convert it"):
@@ -235,17 +235,17 @@ def test_an_interrupted_run_goes_on_unless_a_picture_has_changed(tmp_path):
     assert (len(store), [path.name for path in store.path.parent.iterdir()]) == (10, ["s"])
     unbroken = prepare_folder(source, tmp_path / "again", name="b")
     assert store.header == unbroken.header
-    with pytest.raises(WarpgradError, match="exists already"):
+    with pytest.raises(WarpgradError, match="already exists"):
         prepare_folder(tmp_path / "nowhere", tmp_path / "out" / "s", name="b")
 
 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (["notes.txt"], "holds no pictures in class folders"),
-        (["one.png", "two.png"], "holds no pictures in class folders"),
+        (["notes.txt"], "has no images in class folders"),
+        (["one.png", "two.png"], "has no images in class folders"),
         (["a/1.png", "b/1.png"], "has 2 classes; 3 or more are needed"),
-        (["a/x/1.png", "b/1.png", "c/1.png"], r"b/a/x/1\.png does not lie in a class folder"),
+        (["a/x/1.png", "b/1.png", "c/1.png"], r"b/a/x/1\.png is not in a class folder"),
         (["train/a/1.png", "test/b/1.png"], "the split validation has no classes"),
         (["train/a/1.png", "train/b/1.png"], "the split validation has no classes"),
         (["train/a/1.png", "val/a/1.png", "test/b/1.png"], "the class 'a' is both in train and in validation"),
@@ -268,7 +268,7 @@ def test_a_class_may_be_called_train(tmp_path):
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "omniglot", "CIFAR-FS"])
 def test_names_that_mislead_are_refused(tmp_path, name):
-    with pytest.raises(WarpgradError, match="cannot name a data set of one's own"):
+    with pytest.raises(WarpgradError, match="cannot be the name of your own data set"):
         prepare_folder(folders(tmp_path / "b"), tmp_path / "s", name=name)
 
 

@@ -147,13 +147,13 @@ def mini_spoilt(folder: Path, kind: str) -> None:
         ("no table", r"has no raw/val\.csv: get it from"),
         ("no picture", r"has no raw/images/n0900000002\.jpg, which raw/test\.csv names"),
         ("no columns", r"val\.csv has no columns filename and label"),
-        ("half a row", r"val\.csv, line 2 names no picture and class"),
+        ("half a row", r"val\.csv, line 2 does not name an image and a class"),
         ("picture twice", r"val\.csv: class 'n02' has 1 images instead of 4"),
         ("few images", r"val\.csv: class 'n02' has 1 images instead of 4"),
         ("class in two splits", "the class 'n01' is both in train and in validation"),
         ("short split", "the split test has 1 classes instead of 2"),
         ("way out", r"has no raw/images/\.\./train\.csv"),
-        ("damaged picture", r"n0900000002\.jpg is no readable image .*: get that picture again"),
+        ("damaged picture", r"n0900000002\.jpg is not a readable image .*: download that image again"),
     ],
 )
 def test_what_is_amiss_in_tables_is_named_and_nothing_is_left(tmp_path, kind, message):
@@ -229,7 +229,7 @@ def test_the_whole_mini_imagenet_is_asked_for_by_default(tmp_path):
     with pytest.raises(WarpgradError, match=r"has no mini-imagenet-cache-val\.pkl"):
         mini(tmp_path / "raw", tmp_path / "s")
     (tmp_path / "mini-imagenet").mkdir()
-    with pytest.raises(WarpgradError, match=r"holds no train\.csv, and no unpacked pickles of miniImageNet"):
+    with pytest.raises(WarpgradError, match=r"contains neither train\.csv nor unpacked pickles of miniImageNet"):
         mini(tmp_path, tmp_path / "s")
     with pytest.raises(WarpgradError, match="nowhere does not exist"):
         mini(tmp_path / "nowhere", tmp_path / "s")
@@ -311,7 +311,7 @@ def test_tiered_imagenet_from_class_folders(tmp_path):
         prepare_tiered_imagenet(tmp_path / "raw", tmp_path / "t")
     assert SIZES == {"train": 351, "validation": 97, "test": 160}
     (tmp_path / "raw" / "test").rename(tmp_path / "raw" / "rest")
-    with pytest.raises(WarpgradError, match="does not lie in a class folder"):
+    with pytest.raises(WarpgradError, match="is not in a class folder"):
         tiered(tmp_path / "raw", tmp_path / "t")
 
 
@@ -353,11 +353,11 @@ def tiered_spoilt(folder: Path, kind: str) -> None:
     ("kind", "message"),
     [
         ("no labels", r"has no test_labels\.pkl"),
-        ("fewer images", r"test_images_png\.pkl holds 4 images, but its labels are of 5"),
-        ("no list", r"test_images_png\.pkl holds no list of images"),
+        ("fewer images", r"test_images_png\.pkl contains 4 images, but there are 5 labels"),
+        ("no list", r"test_images_png\.pkl contains no list of images"),
         ("large", r"test_images_png\.pkl, image 3 is 85×85 instead of 84×84"),
-        ("damaged", "image 3 is no readable image"),
-        ("wide", "is no array of bytes"),
+        ("damaged", "image 3 is not a readable image"),
+        ("wide", "is not an array of bytes"),
         ("no numbers", "has no integers 'label_general' and list 'label_general_str'"),
         ("ragged", "has no integers 'label_general' and list 'label_general_str'"),
         ("no names", "has no integers 'label_specific' and list 'label_specific_str'"),

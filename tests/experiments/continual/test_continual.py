@@ -379,7 +379,7 @@ def test_the_seen_curve_is_the_mean_over_current_and_earlier_sub_tasks() -> None
         ({"tasks": 0}, "tasks=0"),
         ({"order": (0, 1)}, "does not name each of 3 sub-tasks once"),
         ({"meta_lr": 0.0}, "meta_lr=0.0: it must be greater than 0"),
-        ({"patience": 0}, "patience=0: wait for at least 1 validation"),
+        ({"patience": 0}, "patience=0: it must be at least 1, or None"),
         ({"judge_start": -1.0}, "judge_start=-1.0"),
         ({"credit": "step", "objective": "approximate"}, "choose objective=exact, or credit=full"),
         ({"credit": "direction", "objective": "approximate"}, "credit=direction judges the step"),
@@ -391,7 +391,7 @@ def test_the_seen_curve_is_the_mean_over_current_and_earlier_sub_tasks() -> None
         ({"method": "ewc", "decay": 1.5}, "decay=1.5"),
         ({"ways": 300}, "need 900 characters of an alphabet; at most 60"),
         ({"method": "maml"}, "no method 'maml'"),
-        ({"alphabets": 2}, "need one each"),
+        ({"alphabets": 2}, "alphabets=2: it must be at least 3"),
     ],
 )
 def test_settings_that_cannot_be_run_are_named(changes: dict[str, Any], message: str) -> None:
@@ -459,7 +459,7 @@ def test_ours_is_called_so_in_lines_and_page_and_never_alone_beside_the_papers_l
     text = EXPERIMENT.page(alone, "Continual").html()
     assert "mine, ours" in text
     assert "credit=direction" in text
-    assert "No row here is as printed" in text
+    assert "No row follows Eq. 11 as printed" in text
     assert "~0.001" not in text
     both = [groups["theirs"], groups["mine"]]
     _, rows = result_lines(both)
@@ -467,7 +467,7 @@ def test_ours_is_called_so_in_lines_and_page_and_never_alone_beside_the_papers_l
     assert {row[0].split(", sequential")[0] for row in rows[:2]} == {"theirs", "mine, ours"}
     text = EXPERIMENT.page(both, "Continual").html()
     assert text.count("~0.001") == 2, "in the cell of the row as printed alone, once for each order"
-    assert "No row here is as printed" not in text
+    assert "No row follows Eq. 11 as printed" not in text
 
 
 def test_direction_weight_changes_numbers_and_is_in_the_config(tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ def test_other_ways_get_a_fresh_head_and_say_so(runs, tiny, method, capsys):
     assert {"head.weight", "head.bias"} <= set(found["anew"])
     assert all(name.startswith("head") for name in found["anew"])
     assert (found["ways"], found["shots"]) == (4, 2)
-    assert "drawn afresh on every task" in capsys.readouterr().err
+    assert "re-initialised on every task" in capsys.readouterr().err
     assert found["accuracy"] == EXPERIMENT.evaluate(tiny(method=method, ways=4, shots=2), runs[method])["accuracy"]
 
 
@@ -484,7 +484,7 @@ def test_the_page_draws_the_tests_on_the_way(runs, tiny, tmp_path):
     execute(EXPERIMENT, config, Execution(tmp_path / "run", progress=False))
     text = EXPERIMENT.page([group_of("ANIL", [tmp_path / "run"])], "On the way").write(tmp_path / "p.html").read_text()
     assert "test/accuracy against meta-steps" in text
-    assert "test scores on the way choose nothing" in text
+    assert "test scores during meta-training choose nothing" in text
     without = EXPERIMENT.page([group_of("ANIL", [runs["anil"]])], "Plain").write(tmp_path / "q.html").read_text()
     assert "test/accuracy against meta-steps" not in without
 

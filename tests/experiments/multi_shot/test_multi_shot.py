@@ -345,7 +345,9 @@ def test_the_curve_of_a_search_does_not_see_test_classes(tiny, tmp_path, monkeyp
 
 def test_other_ways_get_a_fresh_head_and_say_so(tiny, runs, capsys):
     found = EXPERIMENT.evaluate(tiny(method="warp-leap", ways=2), runs["warp-leap"])
-    assert "drawn afresh on every task; these parameters start fresh: head.bias, head.weight" in capsys.readouterr().err
+    assert (
+        "re-initialised on every task; these parameters start anew: head.bias, head.weight" in capsys.readouterr().err
+    )
     assert (found["ways"], found["batch_norm"]) == (2, "corrected")
     assert "Batch-norm uses batch statistics in adaptation" in found["notes"][0]
 
@@ -472,7 +474,7 @@ def test_the_page_and_the_lines_show_every_row_at_both_horizons(tiny, runs, tmp_
     with_curve = EXPERIMENT.page([group_of("leap", [tmp_path / "watched"])], "Curve")
     drawn = with_curve.write(tmp_path / "curve.html").read_text()
     assert "test/auc against meta-steps" in drawn
-    assert "test scores on the way choose nothing" in drawn
+    assert "test scores during meta-training choose nothing" in drawn
     alone = EXPERIMENT.page([groups[3]], "SGD").write(tmp_path / "sgd.html").read_text()
     assert 'id="meta-training"' not in alone
     assert 'id="meta-training"' in page

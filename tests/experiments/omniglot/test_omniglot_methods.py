@@ -149,7 +149,7 @@ def test_scaled_warps_begin_at_the_size_of_activations_and_own_ones_do_not(tiny,
     own = activation_sizes(warped_learner(tiny(warp=warp, filters=16, warp_init="own")).module, DRAWINGS)
     if warp in ("conv3x3", "conv3x3+relu"):
         assert own["head"] < bare / 3
-    with pytest.raises(WarpgradError, match="give the inputs"):
+    with pytest.raises(WarpgradError, match="pass the inputs"):
         warped_learner(config)
 
 

@@ -106,7 +106,7 @@ def test_validation_alphabets_are_others_and_too_few_are_refused(tiny, runs, tmp
         EXPERIMENT.evaluate(tiny(method="sgd", tasks=4, split="validation"), runs["sgd"])
     with pytest.raises(WarpgradError, match=r"leaves none for validation.*validate-every 0"):
         EXPERIMENT.train(tiny(method="leap", tasks=4), Execution(tmp_path / "none", progress=False))
-    with pytest.raises(WarpgradError, match="leaves 2 for validation, and validation_tasks=3"):
+    with pytest.raises(WarpgradError, match="leaves 2 for validation, but validation_tasks=3"):
         EXPERIMENT.train(tiny(method="leap", validation_tasks=3), Execution(tmp_path / "few", progress=False))
     EXPERIMENT.train(tiny(method="leap", tasks=4, validate_every=0), Execution(tmp_path / "off", progress=False))
 

@@ -149,7 +149,7 @@ def test_who_loses_the_race_to_draw_takes_what_is_there(tmp_path, monkeypatch):
         tiny_store(tmp_path)
         destination.parent.mkdir(exist_ok=True)
         (tmp_path / "alphabets").rename(destination)
-        raise WarpgradError("exists already")
+        raise WarpgradError("already exists")
 
     def refused(destination):
         raise WarpgradError("the disk is full")

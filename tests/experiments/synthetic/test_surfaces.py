@@ -179,14 +179,14 @@ def test_bad_settings_are_refused():
         SurfaceFamily("flat")
     with pytest.raises(wg.WarpgradError, match="surfaces=0: a meta-batch needs at least 1 surface"):
         SurfaceFamily(surfaces=0)
-    with pytest.raises(wg.WarpgradError, match="15 tasks cannot be 10 surfaces"):
+    with pytest.raises(wg.WarpgradError, match="15 tasks cannot be shared equally by 10 surfaces"):
         SurfaceFamily(surfaces=10).meta_batch(0, 15)
     for changes, words in [
         ({"steps": 0}, "steps=0: it must be at least 1"),
         ({"meta_lr": 0.0}, "meta_lr=0.0"),
         ({"surfaces": 0}, "surfaces=0"),
         ({"tuned_adam_lr": 0.0}, "tuned_adam_lr=0.0"),
-        ({"momentum": 1.0}, "momentum=1.0: it must lie between 0 and 1"),
+        ({"momentum": 1.0}, "momentum=1.0: it must be between 0 and 1"),
         ({"method": "sgd"}, "synthetic has no method 'sgd'"),
     ]:
         with pytest.raises(wg.WarpgradError, match=words):

@@ -222,7 +222,7 @@ def test_left_out_logits_are_those_of_a_loop() -> None:
                 centroid = F.normalize(support[members].mean(0), dim=-1)
                 wanted = 3.0 * support[row] @ centroid + support[row] @ head.correction[label] + head.bias[label]
                 torch.testing.assert_close(found[row, label], wanted)
-    with pytest.raises(WarpgradError, match="6 classes are more than the head has room for"):
+    with pytest.raises(WarpgradError, match=r"the head has room for .* classes, not for 6"):
         head.weights(support, labels, 6)
 
 
@@ -288,7 +288,7 @@ def test_adapt_hands_over_a_folder_that_plain_transformers_loads(
         found = module.classify([text for text, _ in rows])
     right = sum(label == wanted for (label, _), (_, wanted) in zip(found, rows, strict=True))
     assert right >= 15
-    assert "is there already" in ended(words, capsys)[1]
+    assert "already exists" in ended(words, capsys)[1]
     assert not list(tmp_path.glob(".partial-*"))
 
 
@@ -365,7 +365,7 @@ def test_bad_input_to_adapt_is_refused_in_one_sentence(
         (["adapt", str(tmp_path / "empty"), "--data", str(good)], "config.json is missing"),
         (["adapt", run, "--data", str(one)], "one label, 'label0'"),
         (["adapt", run, "--data", str(tmp_path / "none.csv")], "cannot be read"),
-        (["adapt", run, "--data", str(good), "--encoder", str(tmp_path / "empty")], "is no folder with a model"),
+        (["adapt", run, "--data", str(good), "--encoder", str(tmp_path / "empty")], "is not a folder with a"),
         (["adapt", run, "--data", str(good), "--steps", "0"], "at least 1 step"),
         (["adapt", str(runs["centroid"]), "--data", str(good)], "which is not meta-trained"),
     ]:

@@ -54,7 +54,7 @@ def prepare_drawn(
     require(
         min(alphabets, fewest, drawers) >= 1 and most >= fewest and size >= 8,
         f"cannot draw {alphabets} alphabets of {fewest} to {most} characters by {drawers} writers at {size}×{size}: "
-        "each number must be at least 1, the range in order, and the size at least 8.",
+        "every number must be at least 1, the range ascending, and the size at least 8.",
     )
     return write(
         destination,

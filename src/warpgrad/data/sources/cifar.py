@@ -121,7 +121,7 @@ def _names(tree: FileTree, root: str, splits: CifarSplits, split: str) -> list[s
     require(
         file in tree.names,
         f"{tree.path} has no {file}, which names the classes that {splits.name} puts into {split}: "
-        "add it, one class a line.",
+        "add it, with one class per line.",
     )
     return lines_of(tree.read(file), f"{tree.path}: {file}")
 
@@ -133,5 +133,5 @@ def _groups(tree: FileTree, root: str, found: Mapping[str, list[str]]) -> dict[s
         return {}
     groups = table_of(tree.read(file), f"{tree.path}: {file}")
     if missing := sorted(set(found) - set(groups)):
-        raise WarpgradError(f"{tree.path}: {file} names no superclass of '{missing[0]}': fix or delete that file.")
+        raise WarpgradError(f"{tree.path}: {file} has no superclass for '{missing[0]}': fix or delete that file.")
     return groups

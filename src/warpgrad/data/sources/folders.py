@@ -65,14 +65,14 @@ def prepare_folder(
     )
     require(
         re.fullmatch(r"[\w-][\w. -]*", name) and name not in TITLES and name not in TITLES.values(),
-        f"'{name}' cannot name a data set of one's own: choose a plain name of no public data set.",
+        f"'{name}' cannot be the name of your own data set: choose a plain name that no public data set has.",
     )
-    require(source.exists(), f"{source} does not exist: name a folder of class folders, or a zip of one.")
+    require(source.exists(), f"{source} does not exist: give a folder of class folders, or a zip of one.")
     with open_tree(source.resolve() if source.is_dir() else source) as tree:
         layout = read_layout(tree)
         require(
             layout.splits is None or split_seed is None,
-            f"{source} tells its splits; a split seed would have no effect: leave it out.",
+            f"{source} has its own splits, so a split seed would have no effect: leave it out.",
         )
         names = [item.name for item in layout.classes]
         seed = split_seed or 0
@@ -86,7 +86,7 @@ def prepare_folder(
             shape=(channels, sides[1], sides[0]),
             splits=splits,
             source=f"class folders, {source.name}",
-            licence="as that of the pictures",
+            licence="that of the images",
             note=_note(layout, splits, seed, size),
             fingerprint=tree.fingerprint(),
         )
@@ -96,13 +96,13 @@ def read_layout(tree: FileTree) -> Layout:
     """Find classes, their pictures and their splits from the names of the files alone."""
     paths = _below_common(tree.names)
     pictures, left_out, texts = _sorted_out(paths)
-    require(pictures, f"{tree.path} holds no pictures in class folders: put each class into a folder of its own.")
+    require(pictures, f"{tree.path} has no images in class folders: put each class into a folder of its own.")
     by_folder = {path[0] for path in pictures} <= set(_SPLIT_OF) and all(len(path) == 3 for path in pictures)
     depth = 3 if by_folder else 2
     if strange := next((name for path, name in pictures.items() if len(path) != depth), None):
         raise WarpgradError(
-            f"{tree.path}: {strange} does not lie in a class folder: pictures are <class>/<picture>, "
-            "or <class>/<picture> below train, val and test."
+            f"{tree.path}: {strange} is not in a class folder: images are <class>/<image>, "
+            "or <class>/<image> below train, val and test."
         )
     files: dict[tuple[str, ...], list[str]] = {}
     for path, name in pictures.items():
@@ -171,7 +171,7 @@ def _split_files(tree: FileTree, texts: dict[str, str], classes: set[str]) -> di
         return None
     if missing := [split for split in SPLITS if split not in texts]:
         wanted = f"{FILE_NAMES[missing[0]][0]}.txt"
-        raise WarpgradError(f"{tree.path} has split files, but no {wanted}: add it, one class a line.")
+        raise WarpgradError(f"{tree.path} has split files, but no {wanted}: add it, with one class per line.")
     splits = {split: lines_of(tree.read(texts[split]), f"{tree.path}: {texts[split]}") for split in SPLITS}
     check_splits(splits, classes, str(tree.path))
     return splits
@@ -190,13 +190,13 @@ def _look_through(
             sides = sides or seen.size
             require(
                 size is not None or seen.size == sides,
-                f"{tree.path}: {file} is {seen.size[0]}×{seen.size[1]}, others are {sides[0]}×{sides[1]}: "
+                f"{tree.path}: {file} is {seen.size[0]}×{seen.size[1]}, but others are {sides[0]}×{sides[1]}: "
                 "choose one size for all with --size.",
             )
         if looked is not None:
             looked(done, len(classes))
     if sides is None:
-        raise WarpgradError(f"{tree.path} holds no pictures.")
+        raise WarpgradError(f"{tree.path} contains no images.")
     return sides, all_grey
 
 
@@ -204,13 +204,13 @@ def _note(layout: Layout, splits: dict[str, list[str]], seed: int, size: int | N
     parts = ["0 to 255"]
     if size is not None:
         parts.append(f"resized to {size}×{size} by Lanczos")
-    parts.append("splits as the source tells" if layout.splits is not None else f"splits drawn by seed {seed}")
+    parts.append("splits as in the source" if layout.splits is not None else f"splits drawn by seed {seed}")
     if alone := len(layout.classes) - sum(map(len, splits.values())):
         parts.append(f"{alone} classes are in no split")
     if layout.left_out:
         kinds = Counter(Path(name).suffix or Path(name).name for name in layout.left_out)
         parts.append(
-            f"{len(layout.left_out)} files that are no pictures left out ({', '.join(sorted(kinds))}), "
+            f"{len(layout.left_out)} files that are not images left out ({', '.join(sorted(kinds))}), "
             f"the first {layout.left_out[0]}"
         )
     return "; ".join(parts)

@@ -32,7 +32,7 @@ T = TypeVar("T")
 SIDE = 84
 SHAPE = (3, SIDE, SIDE)
 LICENCE = "ImageNet's terms of access: for non-commercial research and education"
-FOLDERS = "unpack the pictures into class folders and use 'warpgrad data prepare folder --size 84'"
+FOLDERS = "unpack the images into class folders and use 'warpgrad data prepare folder --size 84'"
 """The workaround for a pickle that cannot be read."""
 
 
@@ -98,7 +98,7 @@ def prepare_mini_imagenet(
         classes, splits = _tables(tree, contents)
         return write(
             destination,
-            stream(classes, resized(tree, SIDE, "get that picture again"), progress),
+            stream(classes, resized(tree, SIDE, "download that image again"), progress),
             splits=splits,
             fingerprint=tree.fingerprint(),
             note=f"RGB 0 to 255, resized to {SIDE}×{SIDE} by Lanczos where it was not of that size",
@@ -112,7 +112,7 @@ def _tables(tree: FileTree, contents: MiniContents) -> tuple[list[ClassFiles], d
     root = next((name.removesuffix(train) for name in tree.names if f"/{name}".endswith(f"/{train}")), None)
     if root is None:
         raise WarpgradError(
-            f"{tree.path} holds no {train}, and no unpacked pickles of miniImageNet: get either from {ORIGIN}."
+            f"{tree.path} contains neither {train} nor unpacked pickles of miniImageNet: get either from {ORIGIN}."
         )
     there = frozenset(tree.names)
     files: dict[str, list[str]] = {}
@@ -123,7 +123,7 @@ def _tables(tree: FileTree, contents: MiniContents) -> tuple[list[ClassFiles], d
         found: dict[str, list[str]] = {}
         for picture, label in _rows(tree.read(name), f"{tree.path}: {name}"):
             file = f"{root}images/{picture}"
-            require(file in there, f"{tree.path} has no {file}, which {name} names: put the pictures into images/.")
+            require(file in there, f"{tree.path} has no {file}, which {name} names: put the images into images/.")
             found.setdefault(label, []).append(file)
         splits[split] = sorted(found)
         _check_counts(found, contents.images, f"{tree.path}: {name}")
@@ -143,11 +143,11 @@ def _rows(raw: bytes, where: str) -> Iterator[tuple[str, str]]:
         for row in table:
             require(
                 row["filename"] and row["label"],
-                f"{where}, line {table.line_num} names no picture and class: get it from {ORIGIN}.",
+                f"{where}, line {table.line_num} does not name an image and a class: get it from {ORIGIN}.",
             )
             yield row["filename"], row["label"]
     except (UnicodeDecodeError, csv.Error) as failure:
-        raise WarpgradError(f"{where} is no readable table ({failure}): get it from {ORIGIN}.") from failure
+        raise WarpgradError(f"{where} is not readable as CSV ({failure}): get it from {ORIGIN}.") from failure
 
 
 def _from_pickles(place: Path, destination: Path, contents: MiniContents, progress: Progress | None) -> ImageStore:

@@ -183,11 +183,11 @@ def _complete(tree: FileTree, archive: str, alphabets: Mapping[str, int]) -> Dra
         # Anything that is not a drawing of this archive (a note, an icon left by a file manager) is ignored.
         if (match := _DRAWING.fullmatch(name)) and match[1] == archive:
             numbered, number = found.setdefault((match[2], match[3]), {}), int(match[5])
-            check(number not in numbered, f"holds a drawing twice, as {numbered.get(number)} and {name}")
+            check(number not in numbered, f"contains a drawing twice, as {numbered.get(number)} and {name}")
             numbered[number] = name
-    check(found, f"is not Omniglot's {archive}: it holds no {archive}/<alphabet>/<character>/<drawing>.png")
+    check(found, f"is not Omniglot's {archive}: it contains no {archive}/<alphabet>/<character>/<drawing>.png")
     strange = sorted({alphabet for alphabet, _ in found} - set(alphabets))
-    check(not strange, f"holds the alphabet '{', '.join(strange[:1])}', which is not in Omniglot's {archive}")
+    check(not strange, f"contains the alphabet '{', '.join(strange[:1])}', which is not in Omniglot's {archive}")
     expected = {
         (alphabet, f"character{number:02d}") for alphabet, count in alphabets.items() for number in range(1, count + 1)
     }
@@ -199,7 +199,7 @@ def _complete(tree: FileTree, archive: str, alphabets: Mapping[str, int]) -> Dra
     check(not missing, f"is incomplete: {', '.join(missing[:3])}{more} missing")
     extra = sorted(set(found) - expected)
     extra += [key for key in sorted(expected & set(found)) if len(found[key]) > DRAWINGS]
-    check(not extra, f"holds more than Omniglot's {archive} does, in {', '.join(map('/'.join, extra[:1]))}")
+    check(not extra, f"contains more than Omniglot's {archive} does, in {', '.join(map('/'.join, extra[:1]))}")
     return {key: (tree, [names[number] for number in sorted(names)]) for key, names in sorted(found.items())}
 
 
@@ -226,7 +226,7 @@ def ink(encoded: bytes, size: int, where: str) -> Images:
     except WarpgradError:
         raise
     except UNREADABLE as failure:
-        raise WarpgradError(f"{where} is no readable PNG ({failure}): get the archives from {ORIGIN}.") from failure
+        raise WarpgradError(f"{where} is not a readable PNG ({failure}): get the archives from {ORIGIN}.") from failure
     drawing = 255 - np.asarray(grey)
     require(
         0 < int(drawing.sum(dtype=np.int64)) < drawing.size * 255 // 2,

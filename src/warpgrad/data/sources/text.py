@@ -79,7 +79,7 @@ class LabelledText:
             if len(self.labels) < 2 * len(SPLITS):
                 raise WarpgradError(
                     f"{self.name} has {len(self.labels)} labels; {2 * len(SPLITS)} or more are needed to split them "
-                    "into those to meta-train on, to validate on and to test on."
+                    "for meta-training, validation and test."
                 )
             dealt = draw_splits(self.labels, _sizes(len(self.labels), least=2), "text labels", seed)
             home = {label: split for split, members in dealt.items() for label in members}
@@ -115,7 +115,7 @@ def prepare_clinc(source: str | Path | None, out: str | Path) -> LabelledText:
                 else:
                     rows.append((str(text), str(label), domain_of[label]))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise WarpgradError(f"{folder} does not hold CLINC150 as it is published ({error!r}); get it anew.") from error
+        raise WarpgradError(f"{folder} is not CLINC150 as published ({error!r}); download it again.") from error
     return _written(_made(CLINC, rows, outside), Path(out))
 
 
@@ -163,7 +163,7 @@ def check_text(folder: Path) -> Iterator[str]:
     if SEAL not in content:
         yield f"{FILE} has no checksum"
     elif raw != _set(content):
-        raise DamagedError(f"{folder / FILE} is damaged: it is not set as it was written; prepare it anew.")
+        raise DamagedError(f"{folder / FILE} is damaged: its bytes are not as they were written; prepare it again.")
     else:
         yield f"{len(found.texts)} sentences, sha256 {found.sha256}"
     for path in sorted(folder.glob("states-*.safetensors")):
@@ -178,12 +178,12 @@ def _csv(path: Path, content: str, fields: Fields) -> Iterator[tuple[int, tuple[
         for row in reader:
             if None in row:  # a field without a column: a comma that is not in quotes
                 raise WarpgradError(
-                    f"line {reader.line_num} of {path} has more fields than the header: put a sentence that has a "
+                    f"line {reader.line_num} of {path} has more fields than the header: put sentences that have a "
                     "comma in quotes."
                 )
             yield reader.line_num, tuple(row.get(column, "") if column else "" for column in columns)  # type: ignore[misc]
     except csv.Error as error:
-        raise WarpgradError(f"{path} cannot be read as CSV ({error}); fix it, or give JSONL.") from error
+        raise WarpgradError(f"{path} cannot be read as CSV ({error}); fix it, or use JSONL.") from error
 
 
 def _jsonl(path: Path, content: str, fields: Fields) -> Iterator[tuple[int, tuple[Any, Any, Any]]]:
@@ -193,7 +193,7 @@ def _jsonl(path: Path, content: str, fields: Fields) -> Iterator[tuple[int, tupl
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise WarpgradError(f"line {number} of {path} is no JSON ({error}); give one object a line.") from error
+            raise WarpgradError(f"line {number} of {path} is not JSON ({error}); give one object per line.") from error
         if not isinstance(row, dict):
             raise WarpgradError(f"line {number} of {path} is no JSON object: give one object a line.")
         columns = _columns(path, row, fields)
@@ -253,8 +253,8 @@ def _written(content: Mapping[str, Any], out: Path) -> LabelledText:
         data = _set(sealed(content))
     except UnicodeEncodeError as error:  # JSON and file names can contain lone surrogates
         raise WarpgradError(
-            f"a sentence, label or name has {error.object[error.start : error.start + 1]!a}, which is half a character "
-            "and no text; fix the source."
+            f"a sentence, label or name has {error.object[error.start : error.start + 1]!a}, which is an unpaired "
+            "surrogate; fix the source."
         ) from error
     write_bytes(out / FILE, data)
     return _opened(out)
@@ -267,7 +267,7 @@ def _set(content: Mapping[str, Any]) -> bytes:
 
 def _opened(folder: Path) -> LabelledText:
     raw = _read(folder / FILE)
-    content = unsealed(_parsed(raw, folder / FILE), folder / FILE, "prepare it anew")
+    content = unsealed(_parsed(raw, folder / FILE), folder / FILE, "prepare it again")
     try:
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}")
@@ -292,7 +292,7 @@ def _read(path: Path) -> bytes:
     try:
         return read_bytes(path, LARGEST, follow=True)
     except OSError as error:
-        raise WarpgradError(f"{path} cannot be read: {reason(error)}; name a file of sentences.") from error
+        raise WarpgradError(f"{path} cannot be read: {reason(error)}; give a file of sentences.") from error
 
 
 def _json(path: Path) -> Any:
@@ -303,7 +303,7 @@ def _parsed(raw: bytes, path: Path) -> Any:
     try:
         return json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise WarpgradError(f"{path} cannot be read as JSON ({error}); get it anew.") from error
+        raise WarpgradError(f"{path} cannot be read as JSON ({error}); download it again.") from error
 
 
 def _clinc_folder(source: str | Path | None) -> Path:
@@ -312,7 +312,7 @@ def _clinc_folder(source: str | Path | None) -> Path:
     elif named := os.environ.get(VARIABLE):
         folder = Path(named).expanduser() / CLINC
     else:
-        raise WarpgradError(f"name the folder of CLINC150 with --source, or its parent with {VARIABLE}.")
+        raise WarpgradError(f"give the folder of CLINC150 with --source, or its parent with {VARIABLE}.")
     if not (folder / "data_full.json").is_file():
-        raise WarpgradError(f"{folder} has no data_full.json: name the folder of CLINC150 with --source.")
+        raise WarpgradError(f"{folder} has no data_full.json: give the folder of CLINC150 with --source.")
     return folder

@@ -28,7 +28,7 @@ from warpgrad.errors import WarpgradError, require
 
 ORIGIN = (
     "those who distribute tieredImageNet ({train,val,test}_images_png.pkl and _labels.pkl, "
-    "or pictures as train|val|test/<class>/*)"
+    "or images as train|val|test/<class>/*)"
 )
 SIZES = {"train": 351, "validation": 97, "test": 160}
 
@@ -66,7 +66,7 @@ def prepare_tiered_imagenet(
         check_splits(layout.splits, {item.name for item in layout.classes}, str(place), _sizes)
         return write(
             destination,
-            stream(layout.classes, resized(tree, SIDE, "get that picture again"), progress),
+            stream(layout.classes, resized(tree, SIDE, "download that image again"), progress),
             splits=layout.splits,
             fingerprint=tree.fingerprint(),
             note=f"RGB 0 to 255, resized to {SIDE}×{SIDE} by Lanczos where it was not of that size; no superclasses",
@@ -160,7 +160,7 @@ def _read_images(path: Path, count: int) -> list[Any]:
     encoded = load_plain(path, FOLDERS)
     if not isinstance(encoded, list) or len(encoded) != count:
         found = f"{len(encoded)} images" if isinstance(encoded, list) else "no list of images"
-        raise WarpgradError(f"{path} holds {found}, but its labels are of {count}: get it from {ORIGIN}.")
+        raise WarpgradError(f"{path} contains {found}, but there are {count} labels: get it from {ORIGIN}.")
     return encoded
 
 
@@ -168,5 +168,5 @@ def _png(item: Any, path: Path, at: int) -> bytes:
     if isinstance(item, bytes):
         return item
     if not isinstance(item, np.ndarray) or item.dtype != np.uint8:
-        raise WarpgradError(f"{path}, image {at} is no array of bytes: get it from {ORIGIN}.")
+        raise WarpgradError(f"{path}, image {at} is not an array of bytes: get it from {ORIGIN}.")
     return item.tobytes()

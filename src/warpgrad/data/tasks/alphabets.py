@@ -115,7 +115,7 @@ class AlphabetProtocol:
     def __post_init__(self) -> None:
         require(
             min(self.characters, self.train_drawings, self.test_drawings, self.held_out) >= 1,
-            f"{self} makes no task: each of its numbers must be at least 1.",
+            f"{self} is not possible: each of its numbers must be at least 1.",
         )
 
 

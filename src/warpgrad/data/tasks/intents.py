@@ -91,7 +91,7 @@ def cached_states(
             kept = checkpoint.read_checkpoint(path)
             return SentenceStates(kept["states"], kept["offsets"])
         except (WarpgradError, KeyError) as error:  # writes are atomic, but disks fail
-            logger.warning("%s is damaged or of an earlier version and is made again (%s)", path, error)
+            logger.warning("%s is damaged or from an earlier version and is computed again (%s).", path, error)
     made = SentenceStates.encoded(texts, encode, progress)
     checkpoint.write_checkpoint(path, {"states": made.states, "offsets": made.offsets})
     return made
@@ -214,10 +214,10 @@ def check_labels(text: LabelledText, labels: Sequence[int], shots: int) -> None:
         if len(members[label]) < shots + 1:
             raise WarpgradError(
                 f"the label '{text.labels[label]}' of {text.name} has {_sentences(len(members[label]))}: {shots} shots "
-                f"and at least one to be judged on need {shots + 1}; ask for fewer shots, or add sentences."
+                f"and at least one sentence to test on need {shots + 1}; ask for fewer shots, or add sentences."
             )
     if len(labels) < 2:
-        raise WarpgradError(f"{text.name} has fewer than two labels in a split: nothing to tell apart there.")
+        raise WarpgradError(f"{text.name} has fewer than two labels in a split, but a task needs at least two.")
 
 
 class IntentFamily(TaskFamily):

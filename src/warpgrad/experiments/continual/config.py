@@ -103,7 +103,7 @@ class ContinualConfig(Config):
     """The bound on the norm of the meta-gradient; 0 for no bound, as in the paper."""
     strength: NonNegativeFloat = 1e4
     """λ of online EWC."""
-    decay: Annotated[float, Bound("what is kept of the past is a share, from 0 to 1", least=0, most=1)] = 1.0
+    decay: Annotated[float, Bound("it must be at least 0 and at most 1", least=0, most=1)] = 1.0
     """γ of online EWC."""
     order: tuple[int, ...] = (1, 3, 4, 2, 0)
     """The second order in which the sub-tasks of test tasks are learned."""
@@ -119,14 +119,14 @@ class ContinualConfig(Config):
     """The number of held-out tasks for the validation curve."""
     validate_every: PositiveInt = 200
     """The number of meta-steps between two points of the validation curve."""
-    patience: Annotated[int, Bound("wait for at least 1 validation, or None for no choice", least=1)] | None = None
+    patience: Annotated[int, Bound("it must be at least 1, or None to run all meta-steps", least=1)] | None = None
     """The number of validations without a new best loss on earlier sub-tasks, over both orders, that end the run with
     the best weights. None runs all meta-steps and keeps the last weights, as in the paper."""
     ways: PositiveInt = 2
     """Alphabets: the number of characters of a sub-task."""
     scenario: Literal["class", "domain"] = "class"
     """Alphabets: a label for each of all characters (class), or labels that start from 0 in each sub-task (domain)."""
-    alphabets: Annotated[int, Bound("training, validation and test need one each", least=3)] = 24
+    alphabets: Annotated[int, Bound("it must be at least 3, one for each split", least=3)] = 24
     """Alphabets: their number; a quarter is held out for the test and a sixth for validation."""
     data: str = ""
     """Alphabets: a prepared data set; drawn alphabets if not given."""

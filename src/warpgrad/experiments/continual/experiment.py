@@ -60,7 +60,7 @@ class ContinualLearning(Experiment[ContinualConfig]):
         require(
             config.subtasks * config.ways <= MOST_CHARACTERS,
             f"{config.subtasks} sub-tasks of {config.ways} ways need {config.subtasks * config.ways} characters of "
-            f"an alphabet; at most {MOST_CHARACTERS} can be had.",
+            f"an alphabet; at most {MOST_CHARACTERS} are available.",
         )
         return config
 

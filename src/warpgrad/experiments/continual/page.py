@@ -93,7 +93,7 @@ def prediction_figure(group: Group) -> Figure:
         rows,
         size=(7.2, 1.35 * len(rows)),
         alt=f"Predictions of {group.label} on one held-out task, after each sub-task.",
-        caption=f"{group.label}, the first held-out task of seed {group.runs[0].seed}; not chosen. Black: the target. "
+        caption=f"{group.label}, the first held-out task of seed {group.runs[0].seed}, not selected. Black: target. "
         "Dashed green: before the sub-task of that row. Red: after it. Shaded: where its data lie.",
     )
 
@@ -154,7 +154,7 @@ def _ours(groups: Sequence[Group]) -> list[Section]:
     ]
     if not any(map(is_printed, groups)):
         blocks.append(
-            Note("No row here is as printed, so the paper's levels are left out: they are about Eq. 11.", "warning")
+            Note("No row follows Eq. 11 as printed, so the paper's levels, which do, are left out.", "warning")
         )
     return [Section("What is ours", blocks)]
 
@@ -163,7 +163,7 @@ def _levels(groups: Sequence[Group]) -> Section:
     blocks: list[Block] = [
         Paragraph(
             "**New**: each sub-task right after its own steps. **Earlier**: sub-tasks that were learned before, "
-            "whenever a later one ends. **Forgetting**: how far the end lies above the best after its own steps. "
+            "whenever a later one ends. **Forgetting**: how much worse the end is than the best after its own steps. "
             "**Backward transfer**: how much later steps helped; negative where they harmed. Means over sub-tasks."
         )
     ]
@@ -194,7 +194,7 @@ def _claims(groups: Sequence[Group]) -> Section:
     plots = [
         Forest(
             [ForestRow(group.label, difference(group, reference, order, "loss", score)) for group in others],
-            f"Loss on {TITLES[score]}, learned {WORDS[order]}: how far it lies above that of **{reference.label}**",
+            f"Loss on {TITLES[score]}, learned {WORDS[order]}, minus that of **{reference.label}**",
             "loss",
             "the other is lower",
             f"{reference.label} is lower",
@@ -213,7 +213,7 @@ def _claims(groups: Sequence[Group]) -> Section:
     ]
     caption = (
         "Over the same held-out tasks, clustered by meta-seed. The last column is WarpGrad's loss on earlier sub-tasks "
-        f"minus {SHARE:g} × the other's: below 0 it is at most that share of it."
+        f"minus {SHARE:g} × that of the other method: below 0, it is at most that share."
     )
     table = Table(["Loss", *(TITLES[score] for score in SCORES), f"within {SHARE:g} ×"], rows, caption)
     return Section("Who forgets less", [*plots, Collapsible("All paired differences", [table])])

@@ -85,7 +85,7 @@ class FewShotConfig(Config):
     """The number of meta-steps between validations; the weights with the best validation accuracy are kept."""
     validation_episodes: PositiveInt = 600
     """The number of episodes of a validation."""
-    patience: Annotated[int, Bound("wait for at least 1 validation, or None for all", least=1)] | None = None
+    patience: Annotated[int, Bound("it must be at least 1, or None to run all meta-steps", least=1)] | None = None
     """The number of validations without a new best that end the run; None runs all meta-steps."""
     test_curve_every: NonNegativeInt = 0
     """The number of meta-steps between tests during meta-training, which choose nothing; 0 for no such tests."""
@@ -93,7 +93,7 @@ class FewShotConfig(Config):
     """The number of episodes of each of these tests: the first ones of the final test."""
     split: Literal["test", "validation"] = "test"
     """Whether to test on the test classes or on the validation classes."""
-    test_episodes: Annotated[int, Bound("an interval needs at least 2 episodes", least=2)] = 600
+    test_episodes: Annotated[int, Bound("it must be at least 2 for an interval", least=2)] = 600
     """The number of episodes of the final test, the same ones for every method and seed."""
     test_steps: PositiveInt = 5
     """The number of adaptation steps at test; validation takes K."""

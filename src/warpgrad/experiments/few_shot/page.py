@@ -29,18 +29,18 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         measures=[Measure("accuracy", "Accuracy after adaptation", compared=True)],
         plain=[
             (
-                Column("before it", "%"),
+                Column("before adaptation", "%"),
                 lambda group: f"{np.mean([item['curve'][0] for item in group.evaluations]):.1f}",
             ),
             (Column("meta-steps"), lambda group: meta_step_range(group.runs)),
-            (Column("their processor time", "min"), _minutes),
+            (Column("processor time", "min"), _minutes),
         ],
         caption="The same held-out episodes for every row and every meta-seed.",
         notes=list(dict.fromkeys(note for group in groups for item in group.evaluations for note in item["notes"])),
         published="published {:g}",
         sections=_equal_time(groups),
         training="`validation/` and `test/` scores are means over held-out episodes after K steps. The weights with "
-        "the best validation accuracy are the ones tested; test scores on the way choose nothing.",
+        "the best validation accuracy are tested; test scores during meta-training choose nothing.",
     )
 
 
@@ -57,8 +57,8 @@ def _equal_time(groups: Sequence[Group]) -> list[Section]:
     if not sentences:
         return []
     about = (
-        "As many meta-steps as take the processor time of MAML's row, fixed beforehand by the cost of a meta-step of "
-        "each method (benchmarks/few_shot_cost.py). Validations are not counted; all rows have as many."
+        "Each row takes as many meta-steps as fit into the processor time of MAML's row, fixed beforehand from the "
+        "cost of its meta-steps (benchmarks/few_shot_cost.py). Validations are not counted; all rows have equally many."
     )
     return [Section("At equal processor time", [Paragraph(about), *sentences])]
 

@@ -127,8 +127,8 @@ def _headline(groups: Sequence[Group]) -> Section:
             )
         )
     told = Paragraph(
-        "The goal is elsewhere in every episode. An agent has to find it, to remember where it was, and to return "
-        "from wherever it is sent; its return is 10 for every time it is there."
+        "The goal is in a different place in every episode. An agent has to find it, remember where it was, and go "
+        "back from wherever it is put; every visit to the goal adds 10 to its return."
     )
     words = Collapsible("The same in words", [Paragraph(found.sentence()) for found in (*known, *memory)])
     return Section("Return in the maze", [*plots, Tiles(tiles), told, words])
@@ -161,17 +161,18 @@ def _table(groups: Sequence[Group]) -> Section:
             row += [None if against is None else Value.of(against, digits=1), baseline_then(group, baseline)]
         rows.append(row)
     if baseline is not None:
-        columns += [f"Over {baseline.label}", f"{baseline.label} after as few updates"]
+        columns += [f"Over {baseline.label}", f"{baseline.label} after as many updates"]
     for which, label in REFERENCES.items():
         rows.append([label, None, Value.of(mean_of(groups[0], which), digits=1), *[None] * (len(columns) - 3)])
     caption = (
         "Held-out episodes, the same for every agent of a seed. Differences are paired by episode, over the seeds that "
-        "both have, and only after as many updates in the same maze. A search that ends with its episode counts that "
-        "long. Beside an agent with fewer updates stands the other's return on validation episodes at that time."
+        "both have, and only after the same number of updates in the same maze. A search that the end of the episode "
+        "cuts off counts its steps up to then. For an agent with fewer updates, the last column is the return of the "
+        "other on validation episodes at that time."
     )
     note = Note(
-        "Reset at every step, an agent keeps what it learned about walking and loses what it saw in this episode. "
-        "Wandering takes any open way but the one it came by; random moves also walk into walls."
+        "With its state reset at every step, an agent keeps what it learned about moving but forgets the episode. "
+        "Wandering takes any open direction except back; random moves also run into walls."
     )
     return Section("All agents", [Table(columns, rows, caption), note])
 
@@ -188,10 +189,10 @@ def _films(groups: Sequence[Group]) -> Section:
         run, evaluation = group.runs[0], group.evaluations[0]
         maze = Maze(run.config["size"], run.config["length"], run.config["reward"], run.config["wall_penalty"])
         caption = (
-            f"{group.label}, seed {run.seed}, its first held-out episode, not chosen. Each frame is one way to the "
-            "goal (green), from where the agent (red) is put; the first is the search."
+            f"{group.label}, seed {run.seed}, its first held-out episode, not selected. Each frame is one path to the "
+            "goal (green), from where the agent (red) is put; the first frame is the search."
         )
-        alt = f"Ways of {group.label} to the goal of one episode."
+        alt = f"Paths of {group.label} to the goal in one episode."
         blocks.append(film_strip(maze, evaluation["film"], alt=alt, caption=caption))
     return Section("One episode", blocks)
 

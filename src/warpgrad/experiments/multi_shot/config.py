@@ -76,7 +76,7 @@ class MultiShotConfig(Config):
     """The number of meta-steps between validations of K steps; the weights with the best validation AUC are kept."""
     validation_tasks: PositiveInt = 20
     """The number of tasks of a validation."""
-    patience: Annotated[int, Bound("wait for at least 1 validation, or None for all", least=1)] | None = None
+    patience: Annotated[int, Bound("it must be at least 1, or None to run all meta-steps", least=1)] | None = None
     """The number of validations without a new best that end the run; None runs all meta-steps."""
     scratch_batch: PositiveInt = 4
     """The factor by which the batch of sgd, which is not meta-trained, is larger."""

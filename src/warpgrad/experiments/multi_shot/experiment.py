@@ -54,7 +54,7 @@ class MultiShot(Experiment[MultiShotConfig]):
         )
         require(
             config.headline_steps <= config.test_steps and not config.headline_steps % config.test_every,
-            f"headline_steps={config.headline_steps} is no step at which the curve is tested: take a multiple of "
+            f"headline_steps={config.headline_steps} is not a step at which the curve is tested: take a multiple of "
             f"test_every={config.test_every} up to test_steps={config.test_steps}.",
         )
         _ = config.train_shape, config.test_shape  # building them checks ways, images and batches

@@ -42,7 +42,7 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         marks=[Mark(f"K = {steps} in meta-training", steps) for steps in sorted(trained)],
         beyond=" To the right of the dashed line is more adaptation than meta-training ever saw." if trained else "",
         training="`validation/` and `test/` scores are means over held-out tasks after K steps. The weights with the "
-        "best validation AUC are the ones tested; test scores on the way choose nothing. Training from scratch has no "
+        "best validation AUC are tested; test scores during meta-training choose nothing. Training from scratch has no "
         "meta-training to show.",
     )
 

@@ -85,7 +85,7 @@ class OmniglotConfig(Config):
     η = 1 they are the same."""
     samples: int | None = 1
     """η, the number of points per update of φ in Algorithm 2; None for all."""
-    share: Annotated[float, Bound("the part of the points to replay is above 0 and at most 1", above=0, most=1)] = 1.0
+    share: Annotated[float, Bound("it must be above 0 and at most 1", above=0, most=1)] = 1.0
     """The share of the points that Algorithm 2 replays in each meta-step, drawn at random; the paper uses all, 1."""
     meta_optimiser: Literal["sgd", "adam"] = "sgd"
     """The meta-optimiser of φ."""

@@ -106,9 +106,9 @@ def validation_alphabets(config: OmniglotConfig, alphabets: Alphabets) -> Sequen
     left = alphabets.split(config.tasks).validation
     require(
         len(left) >= config.validation_tasks,
-        f"meta-training on {config.tasks} alphabets leaves {len(left) or 'none'} for validation, and "
-        f"validation_tasks={config.validation_tasks} are asked for: meta-train on fewer, ask for fewer, or leave "
-        "validation out with --validate-every 0 and --split test.",
+        f"meta-training on {config.tasks} alphabets leaves {len(left) or 'none'} for validation, but "
+        f"validation_tasks={config.validation_tasks}: meta-train on fewer, validate on fewer, or turn "
+        "validation off with --validate-every 0 and --split test.",
     )
     return left[: config.validation_tasks]
 

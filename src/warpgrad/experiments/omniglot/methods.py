@@ -176,7 +176,7 @@ def open_data(data: str | None) -> ImageStore:
         return open_store(prepared(DRAWN) or _draw(STORES / DRAWN))
     require(
         data != OMNIGLOT or prepared(OMNIGLOT) is not None,
-        "there is no prepared Omniglot here: make it with 'warpgrad data prepare omniglot', name a prepared "
+        "there is no prepared Omniglot here: make it with 'warpgrad data prepare omniglot', give a prepared "
         "folder with --data, or run on the drawn alphabets with --data drawn.",
     )
     return open_prepared(data)

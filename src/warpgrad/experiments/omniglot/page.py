@@ -64,9 +64,9 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         caption="The same held-out alphabets and batches for every row of a meta-seed.",
         notes=[
             "AUC is the mean height of the accuracy curve. The length of the path is Σ‖θₖ₊₁ − θₖ‖ over adaptation, "
-            "with the loss Σ‖(θₖ₊₁, Lₖ₊₁) − (θₖ, Lₖ)‖, which Leap minimises. Task embeddings are in no distance.",
-            "The paper prints no batch size: it follows Leap, whose program has 20, and the program published with it "
-            "has 128. SGD and KFAC take as many times more as their setting `scratch_batch` says.",
+            "with the loss Σ‖(θₖ₊₁, Lₖ₊₁) − (θₖ, Lₖ)‖, which Leap minimises. No distance includes task embeddings.",
+            "The paper states no batch size: it follows Leap, whose program uses 20, and the program published with it "
+            "uses 128. The batches of SGD and KFAC are larger by the factor `scratch_batch`.",
             f"Batch-norm at test: {' and '.join(_policies(groups))}.",
         ],
         published="paper {:g} (Omniglot)",
@@ -82,7 +82,7 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
             *_activations(groups, batches),
         ],
         training="`validation/` scores are means over a few alphabets that are in neither meta-training nor the test. "
-        "Nothing is chosen by them: the weights are the last ones.",
+        "They choose nothing: the weights are always the last ones.",
     )
 
 
@@ -95,7 +95,7 @@ _OTHER_MEASURES: tuple[tuple[str, str, str, Best | None, int], ...] = (
 
 def _policies(groups: Sequence[Group]) -> list[str]:
     words = {
-        "corrected": "the task's own running statistics, freed of the values they begin with",
+        "corrected": "the task's own running statistics, corrected for their initial values",
         "running": "the task's own running statistics, as they are",
         "batch": "statistics of the test batch",
     }

@@ -39,7 +39,7 @@ class SyntheticConfig(Config):
     """Another update rule to use with the same warp at test, with step size `test_lr`; None for the inner rule."""
     test_lr: PositiveFloat | None = None
     """The step size of the rule at test."""
-    momentum: Annotated[float, Bound("it must lie between 0 and 1; inner_rule=sgd has none", above=0, below=1)] = 0.9
+    momentum: Annotated[float, Bound("it must be between 0 and 1; inner_rule=sgd has none", above=0, below=1)] = 0.9
     """μ, the momentum of rules that have one."""
     hidden: PositiveInt = 30
     """The number of hidden units of Ω."""

