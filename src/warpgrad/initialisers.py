@@ -215,7 +215,7 @@ class FOMAML(Initialiser):
         theta = leaves(last.theta)
         loss = adaptation.meta_loss(theta, last.buffers, last.k)
         (gradient,) = gradients(
-            loss.sum(),
+            loss,
             select(theta, learner.learned),
             what="the meta loss",
             allow_unused=learner.allow_unused,

@@ -141,7 +141,7 @@ class Exact(Objective):
         meta_loss = self.meta_loss(adaptation, new_theta, inner.buffers, point)
         adaptation.check_finite(meta_loss, "the meta loss", point.k)
         phi, meta = gradients(
-            meta_loss.sum(), learner.phi, rule.meta, what="the meta loss", allow_unused=learner.allow_unused
+            meta_loss, learner.phi, rule.meta, what="the meta loss", allow_unused=learner.allow_unused
         )
         transition = adaptation.transition(point, inner, new_theta, new_state)
         return ObjectiveStep(transition, meta_loss.detach(), phi, meta)
@@ -166,7 +166,7 @@ class Approximate(Objective):
         after = transition.after
         meta_loss = self.meta_loss(adaptation, after.theta, after.buffers, point)
         adaptation.check_finite(meta_loss, "the meta loss", point.k)
-        (phi,) = gradients(meta_loss.sum(), learner.phi, what="the meta loss", allow_unused=learner.allow_unused)
+        (phi,) = gradients(meta_loss, learner.phi, what="the meta loss", allow_unused=learner.allow_unused)
         return ObjectiveStep(transition, meta_loss.detach(), phi, {})
 
 
@@ -193,12 +193,12 @@ class InPlace(Objective):
         adaptation.check_finite(loss, "the task loss", point.k)
         if adaptation.one_loss:
             meta_loss = loss
-            gradient, phi = gradients(loss.sum(), theta, learner.phi, what="the task loss", allow_unused=unused)
+            gradient, phi = gradients(loss, theta, learner.phi, what="the task loss", allow_unused=unused)
         else:
-            (gradient,) = gradients(loss.sum(), theta, what="the task loss", allow_unused=unused)
+            (gradient,) = gradients(loss, theta, what="the task loss", allow_unused=unused)
             meta_loss = adaptation.in_place_loss(point.theta, point.buffers, point.k)
             adaptation.check_finite(meta_loss, "the meta loss", point.k)
-            (phi,) = gradients(meta_loss.sum(), learner.phi, what="the meta loss", allow_unused=unused)
+            (phi,) = gradients(meta_loss, learner.phi, what="the meta loss", allow_unused=unused)
         with torch.no_grad():
             new_theta, new_state = adaptation.update(gradient, point.state, point.theta)
         inner = Inner(loss, gradient, theta, buffers)
@@ -253,7 +253,7 @@ class UnrolledObjective(Computation[UnrolledStep]):
         sought = [select(begin, learner.learned)]
         if not self.theta0_only:
             sought += [learner.phi, rule.meta]
-        found = gradients(meta_loss.sum(), *sought, what="the meta loss", allow_unused=learner.allow_unused)
+        found = gradients(meta_loss, *sought, what="the meta loss", allow_unused=learner.allow_unused)
         phi, meta = ({}, {}) if self.theta0_only else (found[1], found[2])
         last = Point(point.k, detached(point.theta), point.buffers, detached(point.state))
         return UnrolledStep(meta_loss.detach(), found[0], phi, meta, last)

@@ -135,6 +135,8 @@ class SGD(Rule):
         meta: Mapping[str, Tensor],
     ) -> tuple[Tensors, Tensors]:
         lr: float | Tensor = meta.get("lr", self.lr)
+        if not (self.weight_decay or self.momentum):
+            return {name: descend(value, gradient[name], lr) for name, value in theta.items()}, {}
         new_theta: Tensors = {}
         new_state: Tensors = {}
         for name, value in theta.items():

@@ -55,10 +55,10 @@ def gradients(
     create_graph: bool = False,
     allow_unused: bool = False,
 ) -> list[Tensors]:
-    """Return the gradients of a scalar for every named tensor of every group, in one backward pass.
+    """Return the gradients of a loss, or of the sum of a stack of them, for every named tensor of every group.
 
-    A tensor that the loss does not depend on raises an error that names it, because otherwise a parameter
-    would silently never learn; with `allow_unused` its gradient is zero.
+    They come from one backward pass. A tensor that the loss does not depend on raises an error that names it, because
+    otherwise a parameter would silently never learn; with `allow_unused` its gradient is zero.
     """
     flat = [tensor for group in groups for tensor in group.values()]
     if not flat:
@@ -68,23 +68,23 @@ def gradients(
         raise WarpgradError(
             f"{what} depends on none of {names}: compute it from the model's output without detaching it."
         )
-    found = _differentiated(loss, flat, what, create_graph=create_graph)
-    result: list[Tensors] = []
-    place = iter(found)
-    for group in groups:
-        named: Tensors = {}
-        for name, tensor in group.items():
-            gradient = next(place)
-            if gradient is None:
-                if not allow_unused:
-                    raise WarpgradError(
-                        f"parameter '{name}' gets no gradient from {what}: the model's forward does not use it; "
-                        "remove it, list it under constant=, or pass allow_unused=True to Learner."
-                    )
-                gradient = torch.zeros_like(tensor)
-            named[name] = gradient
-        result.append(named)
-    return result
+    found = iter(_differentiated(loss.sum() if loss.ndim else loss, flat, what, create_graph=create_graph))
+    return [
+        {
+            name: _unused(name, group[name], what, allow_unused) if gradient is None else gradient
+            for name, gradient in zip(group, found, strict=False)  # the next group goes on where this one ends
+        }
+        for group in groups
+    ]
+
+
+def _unused(name: str, tensor: Tensor, what: str, allowed: bool) -> Tensor:
+    if not allowed:
+        raise WarpgradError(
+            f"parameter '{name}' gets no gradient from {what}: the model's forward does not use it; "
+            "remove it, list it under constant=, or pass allow_unused=True to Learner."
+        )
+    return torch.zeros_like(tensor)
 
 
 def _differentiated(loss: Tensor, flat: list[Tensor], what: str, *, create_graph: bool) -> Sequence[Tensor | None]:

@@ -205,7 +205,7 @@ class Adaptation:
         loss, buffers = self.task_loss(theta, point.buffers, point.k)
         self.check_finite(loss, "the task loss", point.k)
         (gradient,) = gradients(
-            loss.sum(),
+            loss,
             theta,
             what="the task loss",
             create_graph=create_graph,

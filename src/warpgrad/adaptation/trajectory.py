@@ -208,7 +208,10 @@ class Trajectory(Iterator[Segment]):
             transition, sample = self.adaptation.step(point), None
         else:
             sample = self.adaptation.compute(self._objective, point)
-            transition = replace(sample.transition, after=self._remembered(sample.transition.after))
+            transition = sample.transition
+            after = self._remembered(transition.after)
+            if after is not transition.after:
+                transition = replace(transition, after=after)
         self._front = transition.after
         self._taken += 1
         return transition, sample
@@ -216,7 +219,8 @@ class Trajectory(Iterator[Segment]):
     def _remembered(self, point: Point) -> Point:
         if self._objective is None:
             return point
-        return replace(point, memory=self._objective.remember(self.adaptation, point))
+        memory = self._objective.remember(self.adaptation, point)
+        return point if memory is point.memory else replace(point, memory=memory)
 
     def _next_loss(self, transition: Transition, *, last: bool) -> Tensor:
         """Return L_task(θ_{k+1}) where the initialiser needs it, from the next step, which computes it anyway.

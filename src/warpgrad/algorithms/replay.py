@@ -113,20 +113,26 @@ class ReplayBuffer:
         sections = self.lay_out(point, increment)
         assert isinstance(point.k, int), "stacked points are split before they are stored"
         place = self.reserve(task, point.k)
+        begin = place * self.entry_bytes
+        kept: list[Tensor] = []
+        values: list[Tensor] = []
         for slot in self._slots:
             value = sections[slot.section].get(slot.name)
-            kept = _view(self._rows, place * self.entry_bytes, slot)
             if value is None:
-                kept.zero_()
+                _view(self._rows, begin, slot).zero_()
             else:
-                kept.copy_(value)
+                kept.append(_view(self._rows, begin, slot))
+                values.append(value)
+        torch._foreach_copy_(kept, values)
 
     def __getitem__(self, place: int) -> ReplayEntry:
         """Return the entry at `place`, on the device; in memory on a CPU it is a view, valid until `close`."""
         task, k = self._index[place]
         sections: dict[str, Tensors] = {"theta": {}, "buffers": {}, "state": {}, "increment": {}}
+        begin, elsewhere = place * self.entry_bytes, self.device.type != "cpu"
         for slot in self._slots:
-            sections[slot.section][slot.name] = _view(self._rows, place * self.entry_bytes, slot).to(self.device)
+            kept = _view(self._rows, begin, slot)
+            sections[slot.section][slot.name] = kept.to(self.device) if elsewhere else kept
         return ReplayEntry(
             task, Point(k, sections["theta"], sections["buffers"], sections["state"]), sections["increment"]
         )

@@ -1,9 +1,9 @@
 """The environment of a forward pass: other tensors in the module's places, and nothing that changes its numbers.
 
-`Swapper` puts θ, φ and buffers where the module keeps its own, `RecomputedUnder` does so again for what activation
-checkpointing recomputes. `Surroundings` handles what could change numbers silently: `torch.compile` has no second
-derivative, Python's own random numbers are not keyed, a cache of parametrisations outlives θ, and an embedding with
-`max_norm` writes to its weight.
+`ModuleTree` finds what the module keeps. `Swapper` puts θ, φ and buffers in its places, `RecomputedUnder` does so again
+for what activation checkpointing recomputes. `Surroundings` handles what could change numbers silently: `torch.compile`
+has no second derivative, Python's own random numbers are not keyed, a cache of parametrisations outlives θ, and an
+embedding with `max_norm` writes to its weight.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import random
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,6 +21,42 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from warpgrad.errors import WarpgradError
+from warpgrad.tensors import Tensors
+
+
+class ModuleTree:
+    """What `named_modules`, `named_parameters` and `named_buffers` return, with the paths looked up once.
+
+    Every task asks for its model's tensors, and on a small model the walk would be a large part of that. Where a child
+    was added, removed or replaced since, the paths are looked up again.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._walk()
+
+    def modules(self) -> list[tuple[str, nn.Module]]:
+        """Return every submodule with its path, the module itself first."""
+        if any(child._modules != children for child, children in self._children):
+            self._walk()
+        return self._paths
+
+    def tensors(self, kind: Literal["_parameters", "_buffers"]) -> Tensors:
+        """Return the parameters or the buffers as they are now; a tied one under its first name."""
+        found: Tensors = {}
+        seen: set[int] = set()
+        for path, child in self.modules():
+            own: dict[str, Tensor | None] = getattr(child, kind)
+            for local, tensor in own.items():
+                if tensor is not None and id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    found[f"{path}.{local}" if path else local] = tensor
+        return found
+
+    def _walk(self) -> None:
+        self._paths = list(self._module.named_modules())
+        self._children = [(child, dict(child._modules)) for _, child in self._paths]
+
 
 Slot = tuple[dict[str, Any], str]
 """Where a module keeps a tensor: its dict, and the key in it."""

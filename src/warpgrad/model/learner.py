@@ -21,7 +21,15 @@ from typing_extensions import TypeVar
 
 from warpgrad.errors import WarpgradError, choice, expect, flag, mapping, require
 from warpgrad.keys import fold, isolated_rng, seed_global
-from warpgrad.model.forward_pass import Again, RecomputedUnder, Surroundings, Swapper, copyable, refuse_rewriting
+from warpgrad.model.forward_pass import (
+    Again,
+    ModuleTree,
+    RecomputedUnder,
+    Surroundings,
+    Swapper,
+    copyable,
+    refuse_rewriting,
+)
 from warpgrad.model.normalisation import (
     POLICIES,
     TRACKING,
@@ -212,6 +220,7 @@ class Learner(Generic[M_co]):
         self.starts = start_policies(self.partition.task, start or {}, plain_names(module))
         self.learned = tuple(name for name, policy in self.starts.items() if policy == "learned")
         self._fresh = owners_of(module, [name for name, policy in self.starts.items() if policy == "fresh"])
+        self._tree = ModuleTree(module)
         self._modes = Modes(module, batch_norm)
         self._swapper = Swapper(self.module)
         self._order = FIRST_ORDER
@@ -246,8 +255,8 @@ class Learner(Generic[M_co]):
 
     def buffers(self) -> Tensors:
         """Return the buffers that a task starts with."""
-        buffers = detached(dict(self.module.named_buffers()))
-        return reset_statistics(self.module, buffers) if self.batch_norm in TRACKING else buffers
+        buffers = detached(self._tree.tensors("_buffers"))
+        return reset_statistics(self._tree.modules(), buffers) if self.batch_norm in TRACKING else buffers
 
     def bind(
         self,
@@ -291,7 +300,7 @@ class Learner(Generic[M_co]):
         """Raise if the module's parameters were replaced after the split: others would be learned than are used."""
         if self._substituted:
             return
-        now = dict(self.module.named_parameters())
+        now = self._tree.tensors("_parameters")
         for name, own in {**self.theta0, **self.phi, **self.constants}.items():
             found = now.get(name)
             if found is not own:
@@ -347,7 +356,7 @@ class Learner(Generic[M_co]):
 
     def test_buffers(self, buffers: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the buffers that a task is tested with, given those that its adaptation ended with."""
-        return corrected_statistics(self.module, buffers) if self.batch_norm == "corrected" else buffers
+        return corrected_statistics(self._tree.modules(), buffers) if self.batch_norm == "corrected" else buffers
 
     @contextmanager
     def substituted(self, phi: Tensors, constants: Tensors) -> Iterator[None]:

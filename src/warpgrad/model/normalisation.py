@@ -18,7 +18,7 @@ of an example depends on the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 import torch
@@ -29,6 +29,9 @@ BatchNormPolicy = Literal["running", "corrected", "batch", "frozen"]
 POLICIES: tuple[BatchNormPolicy, ...] = ("running", "corrected", "batch", "frozen")
 TRACKING: tuple[BatchNormPolicy, ...] = ("running", "corrected")
 """The policies under which each task tracks its own statistics."""
+
+Paths = Iterable[tuple[str, nn.Module]]
+"""Submodules with their paths, as `named_modules` gives them."""
 
 
 class Modes:
@@ -50,22 +53,22 @@ class Modes:
                 child.training = flag
 
 
-def reset_statistics(module: nn.Module, buffers: dict[str, Tensor]) -> dict[str, Tensor]:
+def reset_statistics(modules: Paths, buffers: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the buffers with running mean 0, variance 1 and count 0, as a task starts with; others are unchanged."""
     start = dict(buffers)
-    for _, (mean, variance, count) in _statistics(module, buffers):
+    for _, (mean, variance, count) in _statistics(modules, buffers):
         for name, value in ((mean, 0.0), (variance, 1.0), (count, 0)):
             start[name] = torch.full_like(start[name], value)
     return start
 
 
-def corrected_statistics(module: nn.Module, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def corrected_statistics(modules: Paths, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return running statistics without their start at 0 and 1: weighted means over the n batches alone.
 
     With momentum m a share of (1 − m)ⁿ is still the start. A cumulative average (momentum None) has no such share.
     """
     free = dict(buffers)
-    for layer, (mean, variance, count) in _statistics(module, buffers):
+    for layer, (mean, variance, count) in _statistics(modules, buffers):
         batches = int(buffers[count])
         if batches and layer.momentum is not None:
             begun = (1.0 - layer.momentum) ** batches
@@ -83,9 +86,9 @@ def without_statistics(module: nn.Module) -> nn.Module:
     return module
 
 
-def _statistics(module: nn.Module, buffers: Mapping[str, Tensor]) -> Iterator[tuple[_NormBase, tuple[str, str, str]]]:
+def _statistics(modules: Paths, buffers: Mapping[str, Tensor]) -> Iterator[tuple[_NormBase, tuple[str, str, str]]]:
     """Yield every normalisation layer that tracks statistics, with the names of its mean, variance and count."""
-    for path, child in module.named_modules():
+    for path, child in modules:
         if isinstance(child, _NormBase):
             locals_ = ("running_mean", "running_var", "num_batches_tracked")
             mean, variance, count = (f"{path}.{local}" if path else local for local in locals_)
