@@ -178,7 +178,7 @@ def test_the_page_and_the_table(groups, tmp_path):
     experiment = MazeNavigation()
     page = experiment.page(groups, "Return in the maze")
     text = page.write(tmp_path / "index.html").read_text()
-    for word in ("preset small", "Warp-RNN", "T-Nets-RNN", "random moves", "State reset at every step", "not chosen"):
+    for word in ("preset small", "Warp-RNN", "T-Nets-RNN", "random moves", "State reset at every step", "not selected"):
         assert word in text
     assert "~160 at 60 000 updates" in text
     header, rows = experiment.lines(groups)
