@@ -54,8 +54,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise WarpgradError(
-            f"cannot write {path}: {reason(error)}; fix that and repeat the command: what was saved before is still "
-            "whole."
+            f"cannot write {path}: {reason(error)}; fix that and repeat the command; files saved before are intact."
         ) from error
 
 
@@ -73,7 +72,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = False) 
     descriptor = os.open(path, flags & ~getattr(os, "O_NOFOLLOW", 0) if follow else flags, 0o666)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     except BaseException:
         os.close(descriptor)
         raise
@@ -115,7 +114,7 @@ def _refuse_special(path: Path) -> None:
     with suppress(FileNotFoundError):
         mode = path.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -175,7 +174,7 @@ def unsealed(value: Any, path: Path, remedy: str = "restore it or start over wit
     )
     if renamed or (seal in value and digest(content) != value[seal]):
         raise DamagedError(
-            f"{path} is damaged: its content does not have the checksum that stands in it; {remedy} (or, if you have "
+            f"{path} is damaged: its content does not match its checksum; {remedy} (or, if you have "
             f"edited it, delete its entry '{seal}')."
         )
     return content
@@ -208,7 +207,7 @@ def check_every_byte(path: Path) -> bool:
     if not isinstance(value, dict) or SEAL not in value:
         return False
     if data != _set(value):
-        raise DamagedError(f"{path} is damaged: it is not set as it was written; restore it or write it again.")
+        raise DamagedError(f"{path} is damaged: its bytes are not as they were written; restore it or write it again.")
     return True
 
 
@@ -226,16 +225,18 @@ def check_files(folder: Path) -> list[str]:
     check_every_byte(folder / CHECKSUMS)
     files = read_object(folder / CHECKSUMS).get("files")
     if not isinstance(files, dict) or not all(isinstance(part, str) for part in files.values()):
-        raise DamagedError(f"{folder / CHECKSUMS} names no files; restore it or make the folder again.")
+        raise DamagedError(f"{folder / CHECKSUMS} lists no files; restore it or make the folder again.")
     for name, expected in files.items():
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise DamagedError(f"{folder / CHECKSUMS} names '{name}', which is elsewhere; make the folder again.")
+            raise DamagedError(
+                f"{folder / CHECKSUMS} lists '{name}', which is outside the folder; make the folder again."
+            )
         try:
             found = hashlib.sha256(read_bytes(folder / name, follow=True)).hexdigest()
         except OSError as error:
             raise DamagedError(f"{folder / name} cannot be read: {reason(error)}; make the folder again.") from error
         if found != expected:
-            raise DamagedError(f"{folder / name} is damaged: it does not have its checksum; make the folder again.")
+            raise DamagedError(f"{folder / name} is damaged: it does not match its checksum; make the folder again.")
     return sorted(files)
 
 

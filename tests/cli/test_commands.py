@@ -175,6 +175,7 @@ def test_reproduce_runs_what_is_missing_and_builds_the_table(tmp_path):
         (["run", "synthetic", "--threads", "0"], "threads=0"),
         (["run", "synthetic", "--device", "cuda"], "device 'cuda' is not available here; use --device cpu"),
         (["run", "synthetic", "--device", "teapot"], "device 'teapot' is not available here"),
+        (["run", "synthetic", "--device", "teapot", "--estimate"], "device 'teapot' is not available here"),
         (["run", "synthetic", "--out", "/dev/null/run"], "cannot write /dev/null/run: Not a directory"),
         (["run", "continual", "--order", "0", "1"], "order=(0, 1) does not name each of 5 sub-tasks once"),
         (["run", "continual", "--decay", "2"], "decay=2.0: it must be at least 0 and at most 1"),
@@ -227,7 +228,7 @@ def test_corrupt_runs_are_named_and_nothing_is_lost(run, tmp_path):
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({**config, "hidden": 31}))
     done = warpgrad("run", "synthetic", *TINY, "--out", str(copy))
-    assert (done.returncode, "does not have the checksum that stands in it" in done.stderr) == (2, True)
+    assert (done.returncode, "does not match its checksum" in done.stderr) == (2, True)
     del config[SEAL]
     (copy / "config.json").write_text(json.dumps({**config, "format": 99}))
     done = warpgrad("run", "synthetic", *TINY, "--out", str(copy))

@@ -86,8 +86,8 @@ def test_domains_stay_whole(tmp_path: Path) -> None:
 BAD: dict[str, tuple[bytes, str]] = {
     "an empty label": (b"text,label\nhello,a\nbye,\n", "line 3 of .* has an empty label"),
     "an empty sentence": (b"text,label\n,a\n", "has no sentence"),
-    "one class": (b"text,label\nhello,a\nbye,a\n", "has one label, 'a': there is nothing to tell apart"),
-    "no utf-8": (b"text,label\nhello,a\n\xff\xfe\xfa,b\n", r"is no text in UTF-8 \(line 3\)"),
+    "one class": (b"text,label\nhello,a\nbye,a\n", "has only one label, 'a': classification needs at least two"),
+    "no utf-8": (b"text,label\nhello,a\n\xff\xfe\xfa,b\n", r"is not UTF-8 text \(line 3\)"),
     "a line of 10 MB": (b"text,label\nhello,a\n" + b"x" * 10_000_000 + b",b\n", "line 3 of .* has 1000000"),
     "no such field": (b"sentence,label\nhello,a\n", "has no field 'text' .*it has sentence, label.*--text-field"),
     "no rows": (b"text,label\n", "has no rows"),
@@ -117,16 +117,16 @@ def test_more_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(wg.WarpgradError, match="cannot be read"):
         prepare_text(tmp_path / "nothing.csv", tmp_path / "out")
     (tmp_path / "a.jsonl").write_text('{"text": "a", "label": "b"}\n[1]\n')
-    with pytest.raises(wg.WarpgradError, match=r"line 2 of .* is no JSON object"):
+    with pytest.raises(wg.WarpgradError, match=r"line 2 of .* is not a JSON object"):
         prepare_text(tmp_path / "a.jsonl", tmp_path / "out")
     (tmp_path / "b.csv").write_text("text,label,domain\na,x,one\nb,x,two\nc,y,one\n")
     with pytest.raises(wg.WarpgradError, match="'x' is in the domains 'one' and 'two'"):
         prepare_text(tmp_path / "b.csv", tmp_path / "out")
-    with pytest.raises(wg.WarpgradError, match=r"no prepared set of sentences.*prepare clinc150"):
+    with pytest.raises(wg.WarpgradError, match=r"not a prepared set of sentences.*prepare clinc150"):
         open_text("clinc150")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "text.json").write_text('{"format": 1, "name": "x"}')
-    with pytest.raises(wg.WarpgradError, match="is no prepared set of sentences"):
+    with pytest.raises(wg.WarpgradError, match="is not a prepared set of sentences"):
         open_text(str(tmp_path / "out"))
     with pytest.raises(wg.WarpgradError, match=r"has no data_full\.json"):
         prepare_clinc(tmp_path, tmp_path / "clinc")

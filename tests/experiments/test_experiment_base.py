@@ -79,14 +79,14 @@ def test_an_experiment_that_says_no_more_has_a_page_and_lines():
     ("change", "message"),
     [
         ({"steps": 0}, "steps=0: it must be at least 1."),
-        ({"lr": 0.0}, "lr=0.0: it must be greater than 0, and finite."),
-        ({"lr": math.inf}, "lr=inf: it must be greater than 0, and finite."),
-        ({"lr": math.nan}, "lr=nan: it must be greater than 0, and finite."),
+        ({"lr": 0.0}, "lr=0.0: it must be finite and greater than 0."),
+        ({"lr": math.inf}, "lr=inf: it must be finite and greater than 0."),
+        ({"lr": math.nan}, "lr=nan: it must be finite and greater than 0."),
         ({"warm_up": -1}, "warm_up=-1: it must be at least 0."),
-        ({"strength": math.inf}, "strength=inf: it must be at least 0, and finite."),
-        ({"momentum": -0.1}, "momentum=-0.1: it must be at least 0, and finite."),
+        ({"strength": math.inf}, "strength=inf: it must be finite and at least 0."),
+        ({"momentum": -0.1}, "momentum=-0.1: it must be finite and at least 0."),
         ({"momentum": 1.0}, "momentum=1.0: it must be below 1."),
-        ({"clip": 0.0}, "clip=0.0: it must be greater than 0, and finite."),
+        ({"clip": 0.0}, "clip=0.0: it must be finite and greater than 0."),
     ],
 )
 def test_a_setting_out_of_the_bounds_of_its_field_is_refused_by_name(change, message):

@@ -84,17 +84,20 @@ def killed(job: Soaked, place: Path, seconds: float, number: int = signal.SIGKIL
             process.send_signal(number)
             process.wait(PATIENCE)
             return None
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        crashes.prepare_child(os.open(os.devnull, os.O_WRONLY))
-        crashes.carry_out(words)
-    if (code := ended(child, seconds)) is not None:
-        return code
-    os.kill(child, number)
-    code = ended(child, PATIENCE)
+    with tempfile.TemporaryFile() as said:
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            crashes.prepare_child(said.fileno())
+            crashes.carry_out(words)
+        if (code := ended(child, seconds)) is not None:
+            return code
+        os.kill(child, number)
+        code = ended(child, PATIENCE)
+        said.seek(0)
+        last = said.read().decode(errors="replace")[-300:]
     # Before it has begun to listen it dies by the signal itself; it may also have been about to end.
-    assert code in (-number, 128 + number, 0), f"ends with {code} on signal {number}"
+    assert code in (-number, 128 + number, 0), f"ends with {code} on signal {number}: {last}"
     return None
 
 

@@ -59,10 +59,10 @@ def test_a_checkpoint_of_another_run_is_neither_tested_nor_gone_on_with(pair, tm
     run = swapped(pair, tmp_path, *names)
     for words in (["evaluate", str(run)], ["evaluate", str(run), "--test-surfaces", "3"], ["verify", str(run)]):
         code, said = says(words, capsys)
-        assert (code, "of another run than" in said, said.count("\n")) == (2, True, 1), words
+        assert (code, "belongs to another run" in said, said.count("\n")) == (2, True, 1), words
     assert says(run_words(run, 0, "--meta-steps", "3"), capsys)[0] == 2
     learner = wg.Learner(torch.nn.Linear(1, 1), warp=())
-    with pytest.raises(wg.WarpgradError, match="of another run"):
+    with pytest.raises(wg.WarpgradError, match="belongs to another run"):
         wg.load_run(run, learner)
 
 
@@ -71,7 +71,7 @@ def test_results_of_another_run_are_on_no_page(pair, tmp_path, capsys, name):
     run = swapped(pair, tmp_path, name)
     for words in (["report", str(run), "--out", str(tmp_path / "page.html")], ["verify", str(run)]):
         code, said = says(words, capsys)
-        assert (code, f"{name} is of another run" in said) == (2, True)
+        assert (code, f"{name} belongs to another run" in said) == (2, True)
     assert not (tmp_path / "page.html").exists()
     assert says(run_words(run, 0), capsys)[0] == 0  # made again
     numbers = [json.loads((one / name).read_bytes())["metrics"] for one in (run, *pair)]
@@ -83,7 +83,7 @@ def test_no_page_mixes_results_of_two_lengths(pair, tmp_path, capsys):
     evaluation = read_object(run / "evaluation.json")
     write_json(run / "evaluation.json", {**evaluation, "after_meta_steps": 1}, seal=True)
     code, said = says(["report", str(run), "--out", str(tmp_path / "page.html")], capsys)
-    assert (code, "summed up after 2 meta-steps and evaluated after 1" in said) == (2, True)
+    assert (code, "a summary after 2 meta-steps but an evaluation after 1" in said) == (2, True)
 
 
 def test_runs_of_an_earlier_version_say_not_whose_they_are_and_go_on(pair, tmp_path, capsys):
@@ -190,6 +190,6 @@ def test_a_pipe_a_socket_and_a_device_are_never_replaced_by_a_file(tmp_path, kin
         pytest.skip("only root can make a device, or replace one")
     place = tmp_path / "place"
     os.mknod(place, 0o666 | kind, os.makedev(1, 3))
-    with pytest.raises(WarpgradError, match="it is no regular file"):
+    with pytest.raises(WarpgradError, match="it is not a regular file"):
         write_json(place, {"a": 1}, seal=True)
     assert stat.S_IFMT(place.lstat().st_mode) == kind

@@ -105,9 +105,9 @@ def test_the_command_line_and_the_file_change_the_space(tmp_path):
         ({"lr": {"choices": [0.1]}}, "give at least two values"),
         ({"lr": {"choices": [0.1, 0.1]}}, "give at least two values, each once"),
         ({"form": {"choices": ["printed", "round"]}}, 'it is "round", but must be one of printed, peaks'),
-        ({"form": {"low": 1, "high": 2}}, "it is no number"),
-        ({"meta_lr": {"low": -1, "high": 1}}, "the space of 'meta_lr' goes too far: meta_lr=-1"),
-        ([1], "must hold a JSON object"),
+        ({"form": {"low": 1, "high": 2}}, "it is not a number"),
+        ({"meta_lr": {"low": -1, "high": 1}}, "the search space of 'meta_lr' is out of bounds: meta_lr=-1"),
+        ([1], "must contain a JSON object"),
         ("{", "cannot be read as JSON"),
     ],
 )
@@ -130,7 +130,9 @@ def test_whole_lists_are_choices_of_a_setting_that_is_a_list(tmp_path):
         "inner_lr", "momentum", "theta0_lr",
     }  # fmt: skip
     none = written(tmp_path / "none.json", {"widths": {"choices": [[4, 4], []]}})
-    with pytest.raises(WarpgradError, match=r"the space of 'widths' goes too far: .*name at least one block"):
+    with pytest.raises(
+        WarpgradError, match=r"the search space of 'widths' is out of bounds: .*name at least one block"
+    ):
         sweep_space(experiment, experiment.config("small"), set(), none)
     wrong = written(tmp_path / "wrong.json", {"widths": {"choices": [[4, 4], [4, "wide"]]}})
     with pytest.raises(WarpgradError, match="'widths': it is \"wide\", but must be an integer"):
@@ -165,7 +167,7 @@ def test_settings_come_from_a_file_in_their_own_types(tmp_path):
     ("content", "sentence"),
     [
         ({"learning_rate": 1}, "sets 'learning_rate', which continual does not have"),
-        ({"experiment": "omniglot"}, "holds settings of omniglot, not of continual"),
+        ({"experiment": "omniglot"}, "contains settings of omniglot, not of continual"),
         ({"meta_steps": 2.5}, "'meta_steps': it is 2.5, but must be an integer"),
         ({"meta_steps": True}, "it is true, but must be an integer"),
         ({"order": [0, "1"]}, 'it is "1", but must be an integer'),
@@ -276,7 +278,7 @@ def test_no_password_reaches_the_page():
     ("words", "sentence"),
     [
         (["maze"], "maze has no validation split"),
-        (["synthetic", "--split", "test"], "cannot look at the test split"),
+        (["synthetic", "--split", "test"], "cannot use the test split"),
         (["synthetic", "--trials", "0"], "trials=0"),
         (["synthetic", "--workers", "0"], "workers=0"),
         (["synthetic", "--study", "../up"], "study='../up' must be a name"),

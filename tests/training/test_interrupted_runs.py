@@ -145,7 +145,9 @@ def test_a_finished_run_is_not_run_again_and_can_be_extended(unbroken, tmp_path)
     train(str(run), 30)
     assert lines(run) == lines(unbroken)
     kept = (run / "config.json").read_bytes()
-    with pytest.raises(wg.WarpgradError, match="has taken 30 meta-steps, and 10 are asked for; ask for no fewer"):
+    with pytest.raises(
+        wg.WarpgradError, match="has taken 30 meta-steps, but only 10 were requested; request at least 30"
+    ):
         train(str(run), 10)
     assert (run / "config.json").read_bytes() == kept
 
@@ -164,7 +166,7 @@ def test_other_settings_need_another_directory(tmp_path):
 def test_a_directory_with_other_files_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     for fresh in (False, True):
-        with pytest.raises(wg.WarpgradError, match="holds files but no run"):
+        with pytest.raises(wg.WarpgradError, match="is not a run directory but contains files"):
             train(str(tmp_path), 1, fresh=fresh)
     assert (tmp_path / "thesis.tex").read_text() == "precious"
 

@@ -287,6 +287,7 @@ import torch
 import warpgrad as wg
 from tests.users.test_programs import PROGRAMS, Classification, called, learner_of, logits_of
 
+torch.set_num_threads(1)  # as in the process that made the files
 for name in sys.argv[3:]:
     program = PROGRAMS[name]
     method = wg.load(f"{sys.argv[2]}/{name}.safetensors", learner_of(program))

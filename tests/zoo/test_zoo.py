@@ -170,7 +170,7 @@ def test_a_card_that_was_changed_is_refused(entries):
         ({"summary": {"commit": f"{CLEAN}+changes"}}, "was made from a source tree with uncommitted changes"),
         ({"summary": {"metrics": {"accuracy": 99.0}}}, "accuracy is 99.0 in this run and"),
         ({"config": {"meta_steps": 99}}, "has no run with the settings of this run"),
-        ({"config": {"seed": 1}}, "is of another run"),
+        ({"config": {"seed": 1}}, "belongs to another run"),
         ({"config": {"experiment": None}}, "is not a run of an experiment"),
         ({"config": {"experiment": "few-shot"}}, "does not match this version of few-shot"),
     ],

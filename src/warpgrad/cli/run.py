@@ -15,7 +15,7 @@ from warpgrad.experiments import DECLARATIONS, Config, Declaration, Execution, f
 from warpgrad.experiments.settings_file import read_settings
 from warpgrad.io import read_object, write_json
 
-RUN = """Meta-train and evaluate; the same command again goes on where it stopped.
+RUN = """Meta-train and evaluate; repeat the command to resume where it stopped.
 
 Example: warpgrad run synthetic --preset small --seed 3"""
 
@@ -54,14 +54,15 @@ def run_command(
         settings: The experiment's settings; of what follows, the threads alone change its numbers.
         declared: The experiment.
         out: The run directory. Without it, runs/EXPERIMENT/PRESET-METHOD-seedN and whatever differs from the preset.
-        config: A JSON file of settings over the preset, such as a sweep's best.json. Options given here win over it.
+        config: A JSON file of settings over the preset, such as a sweep's best.json. Options on the command line
+            override it.
         estimate: Do not run, but predict time, memory and replay buffer from a few steps at these sizes.
         flops: With --estimate, the floating-point operations per second of each process elsewhere, to predict the time
             there.
         ranks: With --estimate, the number of processes that share the work elsewhere.
         fresh: Delete an earlier run in the directory and start over.
         threads: The number of threads of this process. They change the order of sums and so the last bits of numbers,
-            which training magnifies: a run goes on only with the threads that it began with.
+            which training magnifies: a run can be resumed only with the number of threads it started with.
         timeout: Under torchrun, the seconds that a process waits for the others. Without it, WARPGRAD_TIMEOUT, or 1800.
         tensorboard: Also write TensorBoard events.
         quiet: Show no progress.
@@ -74,6 +75,7 @@ def run_command(
     experiment = find_experiment(declared.name)
     checked = experiment.check(settings)
     _set_threads(threads)
+    device = runner.check_device(checked.device)
     if estimate:
         from warpgrad.experiments.estimate import estimate_lines
 
@@ -81,9 +83,9 @@ def run_command(
         return
     require(
         flops is None and ranks == 1,
-        "--flops and --ranks only predict; give --estimate too, or start several processes with torchrun.",
+        "--flops and --ranks apply only to --estimate; give it too, or start several processes with torchrun.",
     )
-    current_ranks(runner.check_device(checked.device), timeout=timeout)
+    current_ranks(device, timeout=timeout)
     directory = out or Path("runs") / experiment.name / runner.run_name(experiment, checked)
     summary = runner.execute(experiment, checked, Execution(directory, fresh, tensorboard, not quiet))
     print(
@@ -102,7 +104,7 @@ def evaluate_command(
     out: Path | None = None,
     threads: int | None = None,
 ) -> None:
-    """Test a run again, with other test settings if you like; `warpgrad evaluate RUN --help` lists them.
+    """Test a run again, optionally with other test settings; `warpgrad evaluate RUN --help` lists them.
 
     Example: warpgrad evaluate runs/synthetic/paper-warpgrad-seed3 --test-surfaces 500
 
@@ -155,8 +157,8 @@ def run_config(directory: Path) -> tuple[Declaration[Any], Any]:
     kept = read_object(directory / "config.json")
     require(
         of_experiment(directory),
-        f"{directory} is a run of no experiment: a program of your own made it with meta_train(run=...), and only "
-        f"there its model and tasks are known; load it there with wg.load_run({str(directory)!r}, learner).",
+        f"{directory} was made by your own program with meta_train(run=...), which alone knows its model and tasks; "
+        f"load it there with wg.load_run({str(directory)!r}, learner).",
     )
     return stored_config(kept, directory / "config.json")
 

@@ -31,7 +31,7 @@ from warpgrad.sweep.space import sentence, sweep_space, validation_config
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-SWEEP = """Search for settings on the validation split; the same command again goes on.
+SWEEP = """Search for settings on the validation split; repeat the command to resume.
 
 Example: warpgrad sweep omniglot --preset small --method leap --trials 50 --workers 2"""
 
@@ -58,14 +58,14 @@ def sweep_command(
     """Search for settings of one experiment.
 
     Args:
-        settings: The settings of every trial. One that is named on the command line is fixed.
+        settings: The settings of every trial. Settings given on the command line are fixed.
         declared: The experiment.
         words: The command line.
         trials: The number of trials in all, those of earlier calls included.
         sampler: Random search as in the paper, or Optuna's tree-structured Parzen estimator.
         space: A JSON file of settings to try, over those that the experiment declares.
         metric: The number in summary.json to judge by. Without it, the experiment's own choice.
-        direction: Whether more or less of it is better. Without it, its name tells.
+        direction: Whether more or less of it is better. Without it, it follows from the metric's name.
         prune: Stop trials early that are behind the median of the finished ones.
         prune_by: The number in metrics.jsonl to prune by. Without it, the loss of meta-training.
         prune_after: The number of trials that must be complete before any is pruned.

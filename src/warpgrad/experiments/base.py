@@ -57,8 +57,8 @@ class Bound:
 
 PositiveInt = Annotated[int, Bound("it must be at least 1", least=1)]
 NonNegativeInt = Annotated[int, Bound("it must be at least 0", least=0)]
-PositiveFloat = Annotated[float, Bound("it must be greater than 0, and finite", above=0)]
-NonNegativeFloat = Annotated[float, Bound("it must be at least 0, and finite", least=0)]
+PositiveFloat = Annotated[float, Bound("it must be finite and greater than 0", above=0)]
+NonNegativeFloat = Annotated[float, Bound("it must be finite and at least 0", least=0)]
 
 
 def require_bounds(config: Config) -> None:
@@ -77,7 +77,7 @@ def require_users(config: Config, preset: Config, users_of: Mapping[str, Sequenc
     for name, users in users_of.items():
         require(
             getattr(config, name) == getattr(preset, name) or config.method in users,
-            f"{config.method} has no {name}; leave it to {' and '.join(users)}.",
+            f"{config.method} does not use {name}, a setting of {', '.join(users)}.",
         )
 
 

@@ -96,7 +96,7 @@ def check_length(meta_steps: int, directory: Path) -> None:
     require(
         planned == meta_steps,
         f"the run in {directory} was planned for {planned} meta-steps and its schedule ends there: it cannot be "
-        f"carried on to {meta_steps}; choose another directory, or --meta-schedule constant from the start.",
+        f"extended to {meta_steps}; choose another directory, or --meta-schedule constant from the start.",
     )
 
 
@@ -201,7 +201,7 @@ def concluded(
     try:
         summary, evaluation = (read_object(directory / name) for name in ("summary.json", "evaluation.json"))
     except WarpgradError as error:
-        logger.warning("%s It is made again.", error)
+        logger.warning("%s The result is computed again.", error)
         return None
     own = {name: asked[name] for name in ("experiment", "method", "preset", "seed")}
     same = (

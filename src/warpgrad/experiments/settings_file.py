@@ -29,7 +29,7 @@ def read_settings(path: Path, experiment: Declaration[Any]) -> dict[str, Any]:
     """Read settings by name from a file, which may be the config.json of a run of the same experiment."""
     values = settings_of(read_named(path))
     of = values.pop("experiment", experiment.name)
-    require(of == experiment.name, f"{path} holds settings of {of}, not of {experiment.name}.")
+    require(of == experiment.name, f"{path} contains settings of {of}, not of {experiment.name}.")
     return fitted_settings(values, experiment, path)
 
 
@@ -55,7 +55,7 @@ def read_named(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise WarpgradError(f"{path} cannot be read as JSON: {error}.") from error
     if not isinstance(values, dict):
-        raise WarpgradError(f"{path} must hold a JSON object of named values, not a {type(values).__name__}.")
+        raise WarpgradError(f"{path} must contain a JSON object of named values, not a {type(values).__name__}.")
     return values
 
 

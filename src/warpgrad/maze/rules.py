@@ -59,10 +59,10 @@ class Maze:
             isinstance(self.length, int) and self.length >= 1,
             f"length={self.length}: the number of time steps of an episode must be an integer of at least 1.",
         )
-        require(0 < self.reward < math.inf, f"reward={self.reward}: it must be greater than 0, and finite.")
+        require(0 < self.reward < math.inf, f"reward={self.reward}: it must be finite and greater than 0.")
         require(
             0 <= self.wall_penalty < math.inf,
-            f"wall_penalty={self.wall_penalty}: it is subtracted, so it must be at least 0 and finite.",
+            f"wall_penalty={self.wall_penalty}: it is subtracted, so it must be finite and at least 0.",
         )
 
     @cached_property

@@ -83,7 +83,7 @@ def direction_of(metric: str) -> Direction:
     less, more = bool(words & _LESS), bool(words & _MORE)
     require(
         less != more,
-        f"the name '{metric}' does not tell whether more of it is better; give --direction maximise or minimise.",
+        f"it is not clear from the name '{metric}' whether higher is better; give --direction maximise or minimise.",
     )
     return "minimise" if less else "maximise"
 

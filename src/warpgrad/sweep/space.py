@@ -43,7 +43,7 @@ def sweep_space(
             try:
                 experiment.check(_changed(config, {name: value}))
             except WarpgradError as error:
-                raise WarpgradError(f"the space of '{name}' goes too far: {error}") from error
+                raise WarpgradError(f"the search space of '{name}' is out of bounds: {error}") from error
     return space
 
 
@@ -75,7 +75,7 @@ def _parsed(described: Any, kind: Any) -> Space:
     log = described.get("log", False)
     require(isinstance(log, bool), f"log is {log!r}; it is true or false.")
     numbers = [member for member in members(kind) if member in (int, float)]
-    require(numbers, "it is no number, so it has no range; give its choices.")
+    require(numbers, "it is not a number, so it cannot have a range; give choices.")
     low, high = (fitted(described[end], numbers[0]) for end in ("low", "high"))
     return IntRange(low, high, log) if numbers[0] is int else FloatRange(low, high, log)
 
@@ -114,6 +114,6 @@ def validation_config(experiment: Declaration[Any], config: Config, *, named: bo
         return _changed(config, {"split": "validation"})
     require(
         getattr(config, "split", None) != "test",
-        "a sweep chooses settings, so it cannot look at the test split; leave --split out.",
+        "a sweep chooses settings, so it cannot use the test split; leave --split out.",
     )
     return config

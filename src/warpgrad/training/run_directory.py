@@ -136,7 +136,9 @@ class RunDirectory:
     def _open(self, config: Mapping[str, Any], fresh: bool) -> None:
         for name in (*FILES, *FOLDERS):
             if (self.path / name).is_symlink():
-                raise WarpgradError(f"{self.path / name} is a link, which is not followed; put the thing itself there.")
+                raise WarpgradError(
+                    f"{self.path / name} is a link, which is not followed; replace it with the file or folder itself."
+                )
         if fresh or (self.path / CLEARING).exists():
             self._clear()
         elif not (self.path / "config.json").exists() and (left := self._left()):
@@ -221,13 +223,15 @@ class RunDirectory:
                 damaged.append(error)
                 continue
             for why, other in zip(damaged, reversed(self.saved()), strict=False):
-                logger.warning("%s Going on from %s.", why, path.name)
+                logger.warning("%s Resuming from %s.", why, path.name)
                 with writing(other):
                     other.unlink()
             self._forget()  # a kill may have come between a save and this call
             return path, state
         if damaged:
-            others = "is the run's only one" if len(damaged) == 1 else f"so are all {len(damaged)} of the run"
+            others = (
+                "is the run's only one" if len(damaged) == 1 else f"so are all {len(damaged)} checkpoints of the run"
+            )
             raise DamagedError(
                 f"checkpoint {self.saved()[-1]} is damaged and {others}: restore it from a backup and repeat the "
                 "command, or start over with --fresh (in Python, fresh=True), which deletes the run."
@@ -282,8 +286,8 @@ class RunDirectory:
         done = checkpointed_steps(self.path)
         if given.get(EXTENDABLE, done) < done:
             raise WarpgradError(
-                f"the run in {self.path} has taken {done} meta-steps, and {given[EXTENDABLE]} are asked for; "
-                "ask for no fewer, choose another directory, or start over with --fresh."
+                f"the run in {self.path} has taken {done} meta-steps, but only {given[EXTENDABLE]} were requested; "
+                f"request at least {done}, choose another directory, or start over with --fresh."
             )
         differing = [
             f"{name} = {kept.get(name)!r}, not {given.get(name)!r}"
@@ -327,15 +331,15 @@ def check_owner(path: Path) -> None:
     for name, value in found.items():
         if value.get(OWNER, own) != own:
             raise DamagedError(
-                f"{path / name} is of another run than the config.json beside it; restore the one that was replaced, "
-                "or delete it and give the run's command again."
+                f"{path / name} belongs to another run than the config.json beside it; restore the one that was "
+                "replaced, or delete it and repeat the run's command."
             )
     summed = found.get("summary.json", {}).get("steps")
     tested = found.get("evaluation.json", {}).get("after_meta_steps")
     if summed is not None and tested is not None and summed != tested:
         raise WarpgradError(
-            f"the run in {path} was summed up after {summed} meta-steps and evaluated after {tested}; give its command "
-            "again, which brings them together."
+            f"the run in {path} has a summary after {summed} meta-steps but an evaluation after {tested}; repeat its "
+            "command to update both."
         )
 
 
@@ -364,14 +368,14 @@ def loaded(path: Path, device: Any = "cpu") -> dict[str, Any]:
     state = checkpoint.read_checkpoint(path, device)
     wrong = "state" if not isinstance(state, dict) else next(_misfits(state), None)
     if wrong is not None:
-        raise DamagedError(f"checkpoint {path} is damaged (its entry '{wrong}' is none that a run writes).")
+        raise DamagedError(f"checkpoint {path} is damaged (it has an unexpected entry '{wrong}').")
     if path.name != f"step-{state['step']:08d}.safetensors":
-        raise DamagedError(f"checkpoint {path} is damaged (it is not of the meta-step in its name).")
+        raise DamagedError(f"checkpoint {path} is damaged (its meta-step is not the one in its name).")
     config = path.parent.parent / "config.json"
     if OWNER in state and config.exists() and state[OWNER] != identity(read_object(config)):
         raise DamagedError(
-            f"checkpoint {path} is of another run than {config}; restore the one that was replaced, or start over with "
-            "--fresh."
+            f"checkpoint {path} belongs to another run than {config}; restore the one that was replaced, or start over "
+            "with --fresh."
         )
     return state
 
@@ -430,7 +434,7 @@ def check_metrics(path: Path) -> bool:
     begin = saved_lines[-1]["step"] + 1 if saved_lines else None
     if begin is not None and [line.get("step") for line in later] != list(range(begin, begin + len(later))):
         raise DamagedError(
-            f"{metrics} is damaged: what follows the meta-steps of the last checkpoint are not the next ones; restore "
+            f"{metrics} is damaged: the lines after the last checkpoint are not the next meta-steps; restore "
             "the file or start over with --fresh."
         )
     return known
@@ -442,7 +446,7 @@ def _check_metrics(lines: bytes, digest: str | None, path: Path) -> bool:
         return False
     if digest != f"{WHOLE}{hashlib.sha256(lines).hexdigest()}":
         raise DamagedError(
-            f"{path} is damaged: its lines do not have the checksum that its checkpoint says; restore the file or "
+            f"{path} is damaged: its lines do not match the checksum in its checkpoint; restore the file or "
             "start over with --fresh."
         )
     return True
@@ -455,7 +459,7 @@ def _parsed(lines: bytes, path: Path) -> list[dict[str, Any]]:
         raise DamagedError(f"{path} is damaged ({error}); restore the file or start over with --fresh.") from error
     if not all(isinstance(record, dict) for record in records):
         raise DamagedError(
-            f"{path} is damaged: a line of it is no object; restore the file or start over with --fresh."
+            f"{path} is damaged: one of its lines is not a JSON object; restore the file or start over with --fresh."
         )
     return records
 
@@ -466,7 +470,9 @@ def _check_ours(path: Path) -> None:
         return
     ours = {LOCK, *FILES, *FOLDERS}
     if other := next((entry for entry in path.iterdir() if not _ours(entry, ours)), None):
-        raise WarpgradError(f"{path} holds files but no run, such as {other.name}; choose an empty directory.")
+        raise WarpgradError(
+            f"{path} is not a run directory but contains files, such as {other.name}; choose an empty directory."
+        )
 
 
 def _ours(entry: Path, names: set[str]) -> bool:

@@ -301,8 +301,8 @@ def test_options_change_what_they_name():
         ({"entropy": float("nan")}, "entropy=nan"),
         ({"lr": float("inf")}, "lr=inf"),
         ({"gate_bias": float("nan")}, "gate_bias=nan"),
-        ({"method": "rnn", "gate_bias": 1.0}, "rnn has no gate_bias; leave it to warp-rnn and hyperrnn"),
-        ({"method": "hebbian", "meta_lr": 0.1}, "hebbian has no meta_lr"),
+        ({"method": "rnn", "gate_bias": 1.0}, "rnn does not use gate_bias, a setting of warp-rnn, hyperrnn"),
+        ({"method": "hebbian", "meta_lr": 0.1}, "hebbian does not use meta_lr"),
         ({"method": "lstm"}, "has no method 'lstm'"),
     ):
         with pytest.raises(wg.WarpgradError, match=words):

@@ -93,9 +93,9 @@ def test_the_paper_network_is_the_one_of_the_appendix():
         ({"test_batch": (20, 20)}, "each once"),
         ({"validation_tasks": 0}, "validation_tasks=0"),
         ({"validate_every": -1}, "validate_every=-1"),
-        ({"averaged_steps": True}, "warp-leap has no averaged_steps; leave it to finetuning"),
-        ({"method": "leap", "share": 0.5}, "leap has no share"),
-        ({"method": "reptile", "warp_init": "own"}, "reptile has no warp_init"),
+        ({"averaged_steps": True}, "warp-leap does not use averaged_steps, a setting of finetuning"),
+        ({"method": "leap", "share": 0.5}, "leap does not use share"),
+        ({"method": "reptile", "warp_init": "own"}, "reptile does not use warp_init"),
         ({"warp": "conv3x3+relu", "warp_init": "identity"}, "ReLU cannot be made the identity map"),
     ],
 )

@@ -193,9 +193,9 @@ def test_steps_at_which_methods_are_tested() -> None:
     ("changes", "message"),
     [
         ({"method": "bert"}, "has no method 'bert'"),
-        ({"method": "maml", "warp": "residual"}, "maml has no warp"),
-        ({"method": "maml", "objective": "exact"}, "maml has no objective"),
-        ({"method": "centroid", "inner_lr": 0.5}, "centroid has no inner_lr"),
+        ({"method": "maml", "warp": "residual"}, "maml does not use warp"),
+        ({"method": "maml", "objective": "exact"}, "maml does not use objective"),
+        ({"method": "centroid", "inner_lr": 0.5}, "centroid does not use inner_lr"),
         ({"shots": ()}, "name at least one number of shots"),
         ({"train_shots": (1, 1)}, "each once"),
         ({"ways": 1}, "at least 2 labels"),

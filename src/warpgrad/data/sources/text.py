@@ -127,7 +127,7 @@ def read_rows(source: str | Path, fields: Fields) -> list[tuple[str, str, str]]:
         content = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         where = raw.count(b"\n", 0, error.start) + 1
-        raise WarpgradError(f"{path} is no text in UTF-8 (line {where}): save it as UTF-8 and try again.") from error
+        raise WarpgradError(f"{path} is not UTF-8 text (line {where}): save it as UTF-8 and try again.") from error
     for number, line in enumerate(content.split("\n"), start=1):
         if len(line) > 2 * LONGEST:
             raise WarpgradError(
@@ -148,8 +148,8 @@ def open_text(data: str) -> LabelledText:
             return _opened(folder)
     command = CLINC if data == CLINC else "text --source FILE"
     raise WarpgradError(
-        f"'{data}' is no prepared set of sentences: make it with 'warpgrad data prepare {command}', or name the folder "
-        f"that holds its {FILE} with --data."
+        f"'{data}' is not a prepared set of sentences: make it with 'warpgrad data prepare {command}', or give the "
+        f"folder that contains its {FILE} with --data."
     )
 
 
@@ -195,7 +195,7 @@ def _jsonl(path: Path, content: str, fields: Fields) -> Iterator[tuple[int, tupl
         except (ValueError, RecursionError) as error:
             raise WarpgradError(f"line {number} of {path} is not JSON ({error}); give one object per line.") from error
         if not isinstance(row, dict):
-            raise WarpgradError(f"line {number} of {path} is no JSON object: give one object a line.")
+            raise WarpgradError(f"line {number} of {path} is not a JSON object: give one object per line.")
         columns = _columns(path, row, fields)
         yield number, tuple(row[column] if column else "" for column in columns)  # type: ignore[misc]
 
@@ -235,7 +235,7 @@ def _made(name: str, rows: Sequence[tuple[str, str, str]], outside: Sequence[str
             )
     labels = sorted(domain_of)
     if len(labels) < 2:
-        raise WarpgradError(f"{name} has one label, '{labels[0]}': there is nothing to tell apart.")
+        raise WarpgradError(f"{name} has only one label, '{labels[0]}': classification needs at least two.")
     place = {label: index for index, label in enumerate(labels)}
     return {
         "format": FORMAT,
@@ -284,7 +284,9 @@ def _opened(folder: Path) -> LabelledText:
         if len(found.texts) != len(found.label_of) or not set(found.label_of) <= set(range(len(found.labels))):
             raise ValueError("labels and sentences do not fit each other")
     except (KeyError, TypeError, ValueError) as error:
-        raise WarpgradError(f"{folder / FILE} is no prepared set of sentences ({error}); prepare it anew.") from error
+        raise WarpgradError(
+            f"{folder / FILE} is not a prepared set of sentences ({error}); prepare it again."
+        ) from error
     return found
 
 

@@ -54,7 +54,7 @@ def adapt_run(
     rows = read_rows(data, fields)
     labels = sorted({label for _, label, _ in rows})
     if len(labels) < 2:
-        raise WarpgradError(f"{data} has one label, '{labels[0]}': there is nothing to tell apart.")
+        raise WarpgradError(f"{data} has only one label, '{labels[0]}': classification needs at least two.")
     opened = open_encoder(config.encoder if encoder is None else encoder)
     check_read(read_object(run / "config.json"), {"encoder_sha256": opened.sha256}, run)
     method = trained_method(config, opened, run, max(CAPACITY, len(labels)))
