@@ -3,7 +3,7 @@
     python -m tests.support.built dist
 
 The wheel is installed by itself into a new environment, with nothing of the source tree in reach, and used: the list of
-commands, help, a first experiment with its report. The source archive is unpacked, and some of its tests are run in it.
+commands, a first experiment with its report, the whole demonstration. The source archive is unpacked, and some of its tests are run in it.
 """
 
 from __future__ import annotations
@@ -56,13 +56,15 @@ def check_wheel(wheel: Path, folder: Path) -> None:
     ]
     run([*pip, f"{wheel}[paper]"], folder)
     run([programs / "python", "-c", EXAMPLE], folder)
-    for words in (["--version"], ["list"], ["demo", "--help"]):
+    for words in (["--version"], ["list"]):
         run([programs / "warpgrad", *words], folder)
     run(
         [programs / "warpgrad", "run", "synthetic", "--meta-steps", "3", "--test-surfaces", "3", "--out", "run"], folder
     )
     run([programs / "warpgrad", "report", "run", "--out", "page.html"], folder)
     assert (folder / "page.html").stat().st_size > 1000
+    run([programs / "warpgrad", "demo"], folder, OMP_NUM_THREADS="1")
+    assert (folder / "runs" / "demo" / "index.html").stat().st_size > 100_000
 
 
 def check_source(archive: Path, folder: Path) -> None:
