@@ -3,7 +3,8 @@
     python -m tests.support.built dist
 
 The wheel is installed by itself into a new environment, with nothing of the source tree in reach, and used: the list of
-commands, a first experiment with its report, the whole demonstration. The source archive is unpacked, and some of its tests are run in it.
+commands, a first experiment with its report, the whole demonstration. The source archive is unpacked, and some of its
+tests are run in it.
 """
 
 from __future__ import annotations
