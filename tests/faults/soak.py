@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,9 +139,21 @@ def series(job: Soaked, place: Path, outcome: object, usual: float, dice: random
     left = [path.name for path in place.rglob("*") if PARTIAL in path.name or path.name == CLEARING]
     if code not in (0, None):
         problems.append(f"ends with {code} after {kills} kills")
-    elif code == 0 and job.outcome(place) != outcome:
-        problems.append(f"another outcome after {kills} kills")
+    elif code == 0 and (found := job.outcome(place)) != outcome:
+        problems.append(f"another outcome after {kills} kills: {'; '.join(differences(outcome, found))[:600]}")
     return kills, [*problems, *([f"left over: {left}"] if left else [])]
+
+
+def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
+    """Where two outcomes differ, and their values there."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for name in one.keys() | other.keys():
+            yield from differences(one.get(name), other.get(name), f"{where}/{name}")
+    elif isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+        for place, pair in enumerate(zip(one, other, strict=True)):
+            yield from differences(*pair, f"{where}/{place}")
+    elif one != other:
+        yield f"{where}: {str(one)[:80]}, not {str(other)[:80]}"
 
 
 def command_line() -> None:
