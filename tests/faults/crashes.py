@@ -34,6 +34,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from tests.faults.rank import save_every_step
 from tests.faults.record import on_record, put_on_record
 from tests.faults.shim import KINDS, Below, Counter, Faults, is_below, start_below
 from tests.support.text_encoder import save_tiny_encoder, sentences, write_csv
@@ -314,8 +315,7 @@ def set_up() -> None:
     from warpgrad.report.blocks import Section
     from warpgrad.report.page import Page
 
-    runner.meta_train = partial(runner.meta_train, checkpoint_seconds=0.0)  # type: ignore[attr-defined]
-    runner.commit = lambda: None  # the source may change while faults are tried for minutes
+    save_every_step()
     report.find_table = lambda name: TABLE
     workers.subprocess = type("subprocess", (), {"Popen": ForkedWorker, "DEVNULL": -3, "PIPE": -1})  # type: ignore
     # Pages without charts, which take most of the time of a table and touch no file.

@@ -33,6 +33,8 @@ from warpgrad.training.run_directory import CLEARING
 
 PATIENCE = 120.0
 """Seconds that a command has to save and end after a signal."""
+TOGETHER = 200
+"""Meta-steps of two ranks, so that training takes a good part of the time from start to end."""
 GIVEN_UP = 60
 """Kills of one command; then it is let to its end."""
 MEET = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")
@@ -67,7 +69,7 @@ def soaked(folder: Path) -> dict[str, Soaked]:
         "maze": Soaked(lambda place: words_of("maze", place, MAZE, 4), one),
         "sweep": Soaked(crashes.SCENARIOS["sweep"].words, crashes.outcome_of_runs),
         "reproduce": Soaked(crashes.SCENARIOS["reproduce"].words, crashes.outcome_of_runs),
-        "torchrun": Soaked(lambda place: crashes.run_words(place, steps=8), one, ranks=2),
+        "torchrun": Soaked(lambda place: crashes.run_words(place, steps=TOGETHER), one, ranks=2),
     }
 
 
@@ -77,7 +79,7 @@ def killed(job: Soaked, place: Path, seconds: float, number: int = signal.SIGKIL
     if job.ranks > 1:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(job.ranks), *MEET]
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen([*launcher, "-m", "warpgrad", *words], **silent)  # type: ignore[call-overload]
+        process = subprocess.Popen([*launcher, "-m", "tests.faults.rank", *words], **silent)  # type: ignore[call-overload]
         try:
             return int(process.wait(seconds))
         except subprocess.TimeoutExpired:
