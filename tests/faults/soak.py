@@ -78,13 +78,23 @@ def killed(job: Soaked, place: Path, seconds: float, number: int = signal.SIGKIL
     words = job.words(place)
     if job.ranks > 1:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(job.ranks), *MEET]
-        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen([*launcher, "-m", "tests.faults.rank", *words], **silent)  # type: ignore[call-overload]
-        try:
-            return int(process.wait(seconds))
-        except subprocess.TimeoutExpired:
-            process.send_signal(number)
-            process.wait(PATIENCE)
+        with tempfile.TemporaryFile() as said:
+            process = subprocess.Popen(
+                [*launcher, "-m", "tests.faults.rank", *words], stdout=subprocess.DEVNULL, stderr=said,
+                env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+            )  # fmt: skip
+            try:
+                return process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                process.send_signal(number)
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGABRT)  # tells where it stands
+                process.wait()
+                said.seek(0)
+                where = said.read().decode(errors="replace")[-2000:]
+                raise AssertionError(f"works on {PATIENCE:g} s after signal {number}: {where}") from None
             return None
     with tempfile.TemporaryFile() as said:
         child = os.fork()
@@ -133,7 +143,7 @@ def series(job: Soaked, place: Path, outcome: object, usual: float, dice: random
         number = dice.choice((signal.SIGKILL, signal.SIGKILL, *SIGNALS))
         try:
             code = killed(job, place, usual * 1.2 * dice.random() if kills < GIVEN_UP else 600.0, number)
-        except (AssertionError, subprocess.TimeoutExpired) as error:
+        except AssertionError as error:
             problems.append(f"after {kills} signals: {error}")
         kills += code is None
         if not gone(place):
