@@ -40,7 +40,7 @@ from tests.faults.shim import KINDS, Below, Counter, Faults, is_below, start_bel
 from tests.support.text_encoder import save_tiny_encoder, sentences, write_csv
 from warpgrad.cli import main as command_lines
 from warpgrad.cli.main import main
-from warpgrad.experiments import runner, workers
+from warpgrad.experiments import workers
 from warpgrad.experiments.base import Row, RunTable
 from warpgrad.io import PARTIAL
 from warpgrad.training import checkpoint

@@ -1,4 +1,4 @@
-"""The command line as one rank of a soak carries it out: `python -m tests.faults.rank run synthetic ...` in torchrun."""
+"""The command line as a rank of a soak carries it out: `python -m tests.faults.rank run synthetic ...` in torchrun."""
 
 from __future__ import annotations
 
