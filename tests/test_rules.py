@@ -129,6 +129,19 @@ def drawn(shape, *key):
     return torch.randn(shape, generator=generator(*key), dtype=torch.float64)
 
 
+class WithoutState(wg.Rule):
+    def update(self, gradient, state, theta, meta):
+        return {name: value - 0.1 * gradient[name] for name, value in theta.items()}
+
+
+def test_a_rule_that_returns_only_theta_is_told_what_to_return():
+    learner = wg.Learner(nn.Sequential(nn.Linear(1, 1), wg.Warp(nn.Linear(1, 1))))
+    x = torch.ones(2, 1)
+    task = wg.SupervisedTask(x, x, nn.functional.mse_loss)
+    with pytest.raises(wg.WarpgradError, match=r"WithoutState.update must return two dictionaries.*return new_theta"):
+        wg.adapt(learner, task, rule=WithoutState(), steps=1)
+
+
 def test_one_step_of_meta_sgd_has_the_closed_form():
     """θ1 = θ0 − α∘g with g = A(θ0 − c), r = B(θ1 − d): ∂L/∂α = −g∘r and ∂L/∂θ0 = (I − diag(α)A)ᵀ r."""
     task = Quadratic(1)

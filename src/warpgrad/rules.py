@@ -80,6 +80,16 @@ class Rule(ABC):
         return start
 
 
+def checked_update(rule: Rule, result: tuple[Tensors, Tensors]) -> tuple[Tensors, Tensors]:
+    """Return what `rule.update` returned, which must be the new θ and the new state."""
+    require(
+        isinstance(result, tuple) and len(result) == 2 and all(isinstance(one, Mapping) for one in result),
+        f"{type(rule).__name__}.update must return two dictionaries, the new θ and the new state; without a state: "
+        "return new_theta, {}.",
+    )
+    return result
+
+
 def part(state: Mapping[str, Tensor], prefix: str, name: str) -> Tensor:
     """Return the entry of a rule's state that belongs to parameter `name`."""
     return state[f"{prefix}/{name}"]

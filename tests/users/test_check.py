@@ -134,6 +134,18 @@ def test_a_wrong_second_derivative_is_found_and_a_right_first_one_passes():
     assert "gradient of Approximate for φ" in str(report)
 
 
+@pytest.mark.parametrize("objective", [wg.Exact(), None])
+def test_a_model_with_many_relus_passes(objective):
+    torch.manual_seed(0)
+    blocks = (nn.Conv1d(3, 8, 5), nn.ReLU(), nn.Conv1d(8, 8, 3), nn.ReLU(), nn.Conv1d(8, 8, 5), nn.ReLU())
+    learner = wg.Learner(nn.Sequential(*blocks, nn.Flatten(), nn.Linear(176, 4)), warp="2")
+    draw = generator(1, "signals")
+    x, y = 3 * torch.randn(40, 3, 32, generator=draw) + 5, torch.randint(4, (40,), generator=draw)
+    signals = wg.SupervisedTask(x[:20], y[:20], F.cross_entropy, meta=(x[20:], y[20:]))
+    for key in range(4):
+        wg.check(learner, signals, wg.SGD(0.1), objective, key=key)
+
+
 def test_the_check_leaves_the_learner_as_it_was():
     learner = wg.Learner(chain(nn.Linear(3, 4), nn.Linear(4, 2)), warp="0")
     before = {name: value.clone() for name, value in learner.state_dict().items()}

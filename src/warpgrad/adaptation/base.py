@@ -19,7 +19,7 @@ from torch import Tensor
 from warpgrad.errors import NonFiniteError, WarpgradError, integer
 from warpgrad.keys import fold
 from warpgrad.model.learner import Forward, Learner
-from warpgrad.rules import Rule
+from warpgrad.rules import Rule, checked_update
 from warpgrad.tasks.base import Batch, Task
 from warpgrad.tensors import Groups, Tensors, detached, gradients, leaves, shapes, without_autocast
 
@@ -218,7 +218,7 @@ class Adaptation:
     ) -> tuple[Tensors, Tensors]:
         """Apply the update rule to θ, outside autocast."""
         with without_autocast():
-            return self.rule.update(gradient, state, theta, self.rule.meta)
+            return checked_update(self.rule, self.rule.update(gradient, state, theta, self.rule.meta))
 
     def step(self, point: Point) -> Transition:
         """Take the step from θ_k to θ_{k+1}, leaving no graph behind."""

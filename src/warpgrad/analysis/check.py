@@ -31,8 +31,9 @@ from warpgrad.rules import Rule
 from warpgrad.tasks.base import Batch, Task, check_repeats
 from warpgrad.tensors import Tensors, select
 
-STEPS = (1e-4, 1e-5, 1e-6)
-"""Step sizes of the differences; the one that agrees best counts, because a ReLU may bend within a long one."""
+STEPS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
+"""Step sizes of the differences; the one that agrees best counts, because a ReLU may bend within a long one. At a bend
+the gradient jumps, so the loss after a step jumps too, and a model with many activations has one within most steps."""
 TOLERANCE = 1e-4
 
 
@@ -104,7 +105,8 @@ def check(
                 f"the {one.of} along a random direction is {one.gradient:.6e}, but differences give "
                 f"{one.differences:.6e} (relative error {one.error:.1e}): an operation of the model or of the loss has "
                 "a wrong derivative, or depends on more than its inputs; look for custom autograd functions, hooks and "
-                "random draws outside torch."
+                "random draws outside torch. If it has very many ReLUs or maxima, one may bend between the points of "
+                "the differences: try another key=."
             )
     return CheckReport(tuple(found))
 
