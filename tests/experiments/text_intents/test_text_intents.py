@@ -28,7 +28,7 @@ from warpgrad.experiments.comparison import difference
 from warpgrad.experiments.reproduction import cells
 from warpgrad.experiments.runner import concluded, execute
 from warpgrad.experiments.text_intents.config import LABELS, MAIN, META, METHODS, PROBES
-from warpgrad.experiments.text_intents.evaluation import TOGETHER, auroc, held_out_tasks, steps_tested
+from warpgrad.experiments.text_intents.evaluation import TOGETHER, auroc, check_sentences, held_out_tasks, steps_tested
 from warpgrad.experiments.text_intents.experiment import TextIntents
 from warpgrad.experiments.text_intents.methods import classifier, open_sentences, recipe, text_learner
 from warpgrad.experiments.text_intents.page import result_lines
@@ -122,10 +122,21 @@ def test_a_label_too_small_for_the_test_is_refused_before_meta_training(runs: Ru
     prepare_text(write_csv(tmp_path / "few.csv", few), tmp_path / "few")
     for method in ("warp-maml", "centroid"):
         config = dataclasses.replace(runs.tiny(method=method, seed=0), data=str(tmp_path / "few"))
-        with pytest.raises(WarpgradError, match=f"'{tested}' of few has 5 sentences: 5 shots"):
+        with pytest.raises(WarpgradError, match=rf"'{tested}' of few has 5 sentences: 5 shots at test \(--shots\)"):
             execute(EXPERIMENT, config, Execution(tmp_path / "run", progress=False))
         assert not list(tmp_path.rglob("*.safetensors")), "nothing was encoded for it either"
         assert not list((tmp_path / "run").rglob("metrics.jsonl"))
+
+
+def test_a_label_too_small_for_meta_training_is_refused_with_the_option_that_asks_for_it(
+    runs: Runs, tmp_path: Path
+) -> None:
+    rows = sentences(20, 9)
+    whole = prepare_text(write_csv(tmp_path / "whole.csv", rows), tmp_path / "whole")
+    config = dataclasses.replace(runs.tiny(method="warp-maml", seed=0), data=str(tmp_path / "whole"), train_shots=(9,))
+    trained = whole.labels[whole.split(0)["train"][0]]
+    with pytest.raises(WarpgradError, match=rf"'{trained}' .*: 9 shots in meta-training \(--train-shots\)"):
+        check_sentences(config)
 
 
 def test_meta_trained_methods_take_no_more_than_twenty_steps_at_test() -> None:

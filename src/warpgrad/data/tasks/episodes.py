@@ -217,7 +217,8 @@ class FewShotImageFamily(SplitFamily[FewShotTask]):
         fewest, whose = self.check_classes(self.classes, shape.ways)
         require(
             fewest >= shape.shots + shape.query,
-            f"{whose}, too few for {shape.shots} shots and {shape.query} query images; ask for fewer.",
+            f"{whose}, too few for {shape.shots} shots and {shape.query} query images; ask for fewer: shots "
+            "(in meta-training, train_shots) or query.",
         )
         _, height, width = images.store.shape
         require(

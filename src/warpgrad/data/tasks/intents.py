@@ -207,14 +207,14 @@ class IntentShape:
     meta_query: int | None = None
 
 
-def check_labels(text: LabelledText, labels: Sequence[int], shots: int) -> None:
-    """Check that a split has at least two labels, and that each has enough sentences for `shots`."""
+def check_labels(text: LabelledText, labels: Sequence[int], shots: int, where: str = "") -> None:
+    """Check that a split has at least two labels, each with enough sentences for the `shots` asked for at `where`."""
     members = text.members()
     for label in labels:
         if len(members[label]) < shots + 1:
             raise WarpgradError(
-                f"the label '{text.labels[label]}' of {text.name} has {_sentences(len(members[label]))}: {shots} shots "
-                f"and at least one sentence to test on need {shots + 1}; ask for fewer shots, or add sentences."
+                f"the label '{text.labels[label]}' of {text.name} has {_sentences(len(members[label]))}: {shots} "
+                f"shots{where} and at least one sentence to test on need {shots + 1}; ask for fewer, or add sentences."
             )
     if len(labels) < 2:
         raise WarpgradError(f"{text.name} has fewer than two labels in a split, but a task needs at least two.")

@@ -42,7 +42,7 @@ class FewShotConfig(Config):
 
     method: str = "warp-maml"
     data: str = "mini-imagenet"
-    """cifar-fs, fc100, mini-imagenet, tiered-imagenet, omniglot-fewshot, or the folder of a prepared data set."""
+    """cifar-fs, fc100, mini-imagenet, tiered-imagenet, omniglot-fewshot, or your own, by name or by folder."""
     ways: int = 5
     """N, the number of classes of an episode."""
     shots: int = 1

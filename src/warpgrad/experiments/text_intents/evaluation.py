@@ -106,10 +106,10 @@ def check_sentences(config: TextConfig) -> None:
     """Refuse labels with too few sentences before any is encoded, rather than after meta-training."""
     text = open_text(config.data)
     split = text.split(config.seed)
-    check_labels(text, split[config.split], max(config.shots))
+    check_labels(text, split[config.split], max(config.shots), " at test (--shots)")
     if config.method in META:
-        check_labels(text, split["train"], max(config.train_shots))
-        check_labels(text, split["validation"], HEADLINE)
+        check_labels(text, split["train"], max(config.train_shots), " in meta-training (--train-shots)")
+        check_labels(text, split["validation"], HEADLINE, " in validation")
 
 
 def _domains(config: TextConfig, family: IntentFamily, draw: int) -> dict[str, list[int]]:
