@@ -34,7 +34,7 @@ def test_the_overview_shows_results_curves_settings_and_how_to_repeat_each_numbe
     for fact in ("0123456789ab", "2.13.0", "hardware.cores", "1 min 15 s", "10 min 00 s", "rule.lr"):
         assert fact in page.text
     assert "indicative" not in page.text
-    assert "1 setting of all runs" in page.text
+    assert "1 setting shared by all runs" in page.text
     assert "2 settings that differ" in page.text
 
 

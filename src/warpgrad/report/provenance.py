@@ -24,15 +24,16 @@ def configuration(runs: Sequence[Run]) -> list[Block]:
     names = list(dict.fromkeys(name for config in configs for name in config))
     shared = {name: configs[0].get(name) for name in names if len({config.get(name) for config in configs}) == 1}
     varied = [name for name in names if name not in shared]
-    whose = "all runs" if len(runs) > 1 else "the run"
-    blocks: list[Block] = [Collapsible(f"{count(len(shared), 'setting')} of {whose}", [KeyValues(shared)])]
+    whose = "shared by all runs" if len(runs) > 1 else "of the run"
+    blocks: list[Block] = [Collapsible(f"{count(len(shared), 'setting')} {whose}", [KeyValues(shared)])]
     if varied:
         table = Table(
             [Column("Run", words=True), *varied],
             [[run.name, *map(config.get, varied)] for run, config in zip(runs, configs, strict=True)],
             "Settings that are not the same in all runs.",
         )
-        blocks.append(Collapsible(f"{count(len(varied), 'setting')} that differ", [table]))
+        differ = count(len(varied), "setting that differs", "settings that differ")
+        blocks.append(Collapsible(differ, [table]))
     return blocks
 
 
