@@ -50,6 +50,7 @@ PACKAGES = (
 )  # fmt: skip
 """The folders whose `__all__` is public, in the order of the map."""
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+INTERVAL = re.compile(r"\[[−+-]?\d[\d.]*(?:,| to) [−+-]?\d[\d.]*\]")
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 
 
@@ -87,6 +88,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     parts = FENCE.split(markdown)
     return "".join(part if part.startswith("```") else LINK.sub(moved, part) for part in parts)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """The intervals in tables keep together: `[0.94, 1.10]` is not cut after the comma."""
+    del page, config, files
+
+    def kept(match: re.Match[str]) -> str:
+        return INTERVAL.sub(lambda interval: f'<span class="interval">{interval[0]}</span>', match[0])
+
+    return re.sub(r"<td[^>]*>.*?</td>", kept, html, flags=re.DOTALL)
 
 
 def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:

@@ -109,6 +109,14 @@ def test_a_tutorial_is_kept_without_outputs_and_shown_with_them(site, path):
     assert (site / "tutorials" / path.name).exists()
 
 
+def test_intervals_in_tables_keep_together(hooks):
+    html = "<p>[0.94, 1.10]</p><td>1.04 [0.94, 1.10]</td><td>−5.9 [−9.8 to −2.1]</td><td>order [1, 3, 4]</td>"
+    assert hooks.on_page_content(html, None, None, None) == (
+        '<p>[0.94, 1.10]</p><td>1.04 <span class="interval">[0.94, 1.10]</span></td>'
+        '<td>−5.9 <span class="interval">[−9.8 to −2.1]</span></td><td>order [1, 3, 4]</td>'
+    )
+
+
 def test_there_are_the_five_tutorials():
     assert {path.stem for path in TUTORIALS} == {
         "own-model", "images-from-folders", "hugging-face", "continual-learning", "many-machines",
