@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import signal
 import stat
 import sys
@@ -110,11 +111,19 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def _refuse_special(path: Path) -> None:
-    """Raise where `path` is a device, a pipe or a socket: renaming a file onto /dev/null replaces it for everybody."""
+    """Raise where `path` is a device, a pipe or a socket, or a link to one.
+
+    Renaming a file onto /dev/null or /dev/stdout, a link to what a process has open, replaces it for everybody.
+    """
+    modes = []
     with suppress(FileNotFoundError):
-        mode = path.lstat().st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        modes = [path.lstat().st_mode]
+    if modes and stat.S_ISLNK(modes[0]):
+        with suppress(OSError):  # a link to nothing, or to itself
+            modes.append(path.stat().st_mode)
+    opened = len(modes) > 1 and path.readlink().parts[:2] == ("/", "proc")
+    if opened or not all(stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode) for mode in modes):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -142,17 +151,57 @@ def _begun(path: Path) -> tuple[Path, int]:
 
 
 def remove_partial(directory: Path, name: str | None = None) -> None:
-    """Remove files that killed processes left half-written in `directory`, or only those meant to become `name`."""
+    """Remove files that killed processes left half-written in `directory`, or only those meant to become `name`.
+
+    What cannot be removed, such as a file of somebody else or a folder in the making, is no reason to stop.
+    """
     for path in directory.iterdir():
         if not path.name.startswith(PARTIAL) or not (name is None or path.name.endswith(f"-{name}")):
             continue
-        with suppress(FileNotFoundError, BlockingIOError):  # already removed, or being written
+        with suppress(OSError):  # already removed, being written, or not ours
             descriptor = open_regular(path)
             try:
                 _lock(descriptor)
                 path.unlink()
             finally:
                 os.close(descriptor)
+
+
+@contextmanager
+def building(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder that is renamed to `folder` after the block, and removed if the block fails.
+
+    Another process that wants to build the same folder is refused; what a killed one left is removed.
+    """
+    begun = folder.parent / f"{PARTIAL}{folder.name}"
+    begun.mkdir(parents=True, exist_ok=True)
+    lock = _locked_folder(begun, f"another process is writing {folder}; wait for it, or give another folder.")
+    try:
+        if folder.exists():  # made by another process, whose folder this was
+            raise BusyError(f"{folder} already exists: give another folder.")
+        try:
+            for left in begun.iterdir():
+                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+            yield begun
+            for path in begun.rglob("*"):
+                if path.is_file():
+                    _sync(path)
+            begun.rename(folder)
+            _sync_directory(folder.parent)
+        except BaseException:
+            shutil.rmtree(begun, ignore_errors=True)
+            raise
+    finally:
+        lock.release()
+
+
+def _sync(path: Path) -> None:
+    """Make sure that a file that another library has written is on disk."""
+    descriptor = open_regular(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -320,6 +369,21 @@ class Lock:
 def locked(path: Path, refusal: str) -> Lock:
     """Lock the file at `path`, which serves only as a lock; raise an error with `refusal` if it is already held."""
     descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
+    try:
+        _lock(descriptor)
+    except BaseException as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise BusyError(refusal) from error
+        raise
+    return Lock(descriptor)
+
+
+def _locked_folder(path: Path, refusal: str) -> Lock:
+    """Lock a folder as `locked` locks a file; the lock goes with it when it is renamed."""
+    if sys.platform == "win32":  # which cannot open folders
+        return Lock(os.open(os.devnull, os.O_RDONLY))
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         _lock(descriptor)
     except BaseException as error:

@@ -37,6 +37,30 @@ def test_a_zip_and_a_folder_give_the_same_sorted_files(tmp_path):
             assert {name: tree.read(name) for name in tree.names} == files
 
 
+def test_a_link_to_a_folder_is_followed_unless_it_leads_in_a_circle(tmp_path):
+    for name in ("top/a/1.txt", "elsewhere/2.txt"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "top" / "b").symlink_to("../elsewhere")
+    with open_tree(tmp_path / "top") as tree:
+        assert tree.names == ("top/a/1.txt", "top/b/2.txt")
+    (tmp_path / "top" / "c").symlink_to(".")
+    assert "is a link to a folder that is read anyway: remove it" in refused(tmp_path / "top")
+
+
+def test_a_folder_that_cannot_be_listed_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "top" / "a").mkdir(parents=True)
+    scan = os.scandir
+
+    def forbidden(path):
+        if Path(path).name == "a":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", forbidden)  # permissions do not stop root
+    assert f"the folder {tmp_path / 'top' / 'a'} cannot be read: Permission denied" in refused(tmp_path / "top")
+
+
 @pytest.mark.parametrize(
     "name", ["../up.png", "a/../../up.png", "/etc/absolute.png", "a\\..\\b.png", "C:/drive.png", ".."]
 )

@@ -193,3 +193,11 @@ def test_damaged_pixels_are_noticed_by_size_always_and_by_checksum_unless_told_o
     (store.path / "header.json").write_text("{")
     with pytest.raises(WarpgradError, match=r"header\.json cannot be read"):
         open_store(store.path)
+
+
+def test_a_number_of_thousands_of_digits_in_the_header_is_damage(tmp_path):
+    store = write(tmp_path / "s", shades(), **FACTS)
+    file = store.path / "header.json"
+    file.write_text(file.read_text().replace('"version": 1', f'"version": {"9" * 6000}'))
+    with pytest.raises(WarpgradError, match=r"is damaged: header\.json cannot be read"):
+        open_store(store.path)

@@ -17,6 +17,8 @@ from warpgrad.cli.main import main
 from warpgrad.data.archives import VARIABLE
 from warpgrad.data.sources.text import Fields, open_text, prepare_clinc, prepare_text, read_rows
 from warpgrad.data.tasks.intents import IntentFamily, IntentShape, IntentTask, SentenceStates, cached_states
+from warpgrad.io import sealed
+from warpgrad.training import checkpoint
 
 real_clinc = pytest.mark.skipif(
     not (Path(os.environ.get(VARIABLE, "nowhere")) / "clinc150" / "data_full.json").is_file(),
@@ -133,6 +135,66 @@ def test_more_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     few = prepare_text(csv_file(tmp_path / "few.csv", rows(3, 2)), tmp_path / "few")
     with pytest.raises(wg.WarpgradError, match="3 labels; 6 or more are needed"):
         few.split(0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"texts": [1] * 24},
+        {"texts": "x" * 24},
+        {"texts": ["\ud800"] * 24},
+        {"labels": [{}] * 6},
+        {"labels": ["same"] * 6},
+        {"domains": ["one"]},
+        {"domains": [[]] * 6},
+        {"label_of": [0.0] * 24},
+        {"label_of": [True] * 24},
+        {"out_of_scope": [None]},
+        {"name": 5},
+    ],
+)
+def test_a_prepared_set_with_a_right_checksum_is_checked_entry_by_entry(tmp_path: Path, change: object) -> None:
+    prepare_text(csv_file(tmp_path / "a.csv"), tmp_path / "out")
+    file = tmp_path / "out" / "text.json"
+    content = json.loads(file.read_text())
+    del content["sha256"]
+    file.write_text(json.dumps(sealed({**content, **change})))  # type: ignore[dict-item]
+    with pytest.raises(wg.WarpgradError, match="is not a prepared set of sentences"):
+        open_text(str(tmp_path / "out"))
+
+
+def test_a_field_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    path = csv_file(tmp_path / "a.csv", [("a", "b,c")], header="text,label,label")
+    with pytest.raises(wg.WarpgradError, match="has the field 'label' 2 times"):
+        read_rows(path, Fields())
+
+
+def test_an_unpaired_surrogate_is_refused_with_its_line(tmp_path: Path) -> None:
+    for row in ('{"text": "a \\ud800", "label": "b"}', '{"text": "a", "label": "\\udfff"}'):
+        (tmp_path / "a.jsonl").write_text(f'{{"text": "a", "label": "a"}}\n{row}\n')
+        with pytest.raises(wg.WarpgradError, match=r"line 2 of .* is an unpaired surrogate"):
+            read_rows(tmp_path / "a.jsonl", Fields())
+
+
+def test_states_of_other_sentences_or_without_sense_are_computed_again(tmp_path: Path) -> None:
+    texts = ["one", "one two three", "four five"]
+    made = cached_states(texts, words_encoded, tmp_path / "here", "key")
+    cached_states(texts, lambda asked: (words_encoded(asked)[0] + 1, words_encoded(asked)[1]), tmp_path, "other")
+    (path,), (other,) = (tmp_path / "here").glob("states-*"), tmp_path.glob("states-*")
+    kept = checkpoint.read_checkpoint(path)
+    wrong = [
+        {**kept, "offsets": kept["offsets"][:-1]},
+        {**kept, "offsets": kept["offsets"].float()},
+        {**kept, "states": kept["states"] * float("nan")},
+        {**kept, "states": "none"},
+    ]
+    for content in (checkpoint.read_checkpoint(other), *wrong):
+        checkpoint.write_checkpoint(path, content)
+        torch.testing.assert_close(cached_states(texts, words_encoded, path.parent, "key").states, made.states)
+    del kept["key"]  # as earlier versions wrote it
+    checkpoint.write_checkpoint(path, kept)
+    assert len(cached_states(texts, words_encoded, path.parent, "key")) == 3
+    assert "key" not in checkpoint.read_checkpoint(path)
 
 
 def test_states_are_kept_and_read_again(tmp_path: Path) -> None:

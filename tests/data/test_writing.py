@@ -64,6 +64,22 @@ def test_an_interrupted_write_goes_on_after_the_last_whole_class(tmp_path, unbro
     assert not partial_of(store.path).exists()
 
 
+@pytest.mark.parametrize("name", ["images.bin", "classes.jsonl", "header.json"])
+def test_what_waits_in_place_of_an_interrupted_write_is_neither_followed_nor_waited_for(tmp_path, name):
+    partial_of(tmp_path / "s").mkdir()
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    planted = partial_of(tmp_path / "s") / name
+    planted.symlink_to(precious)
+    with pytest.raises(WarpgradError, match="could not be written"):
+        written(tmp_path, Source())
+    assert precious.read_text() == "precious"
+    planted.unlink()
+    os.mkfifo(planted)
+    with pytest.raises(WarpgradError, match="could not be written"):
+        written(tmp_path, Source())
+
+
 def test_a_second_interruption_loses_nothing_either(tmp_path, unbroken):
     for stop, read in ((2, [0, 1]), (4, [2, 3])):
         source = Source(stop)

@@ -193,3 +193,26 @@ def test_a_pipe_a_socket_and_a_device_are_never_replaced_by_a_file(tmp_path, kin
     with pytest.raises(WarpgradError, match="it is not a regular file"):
         write_json(place, {"a": 1}, seal=True)
     assert stat.S_IFMT(place.lstat().st_mode) == kind
+
+
+def test_a_link_to_a_pipe_or_to_what_a_process_has_open_is_never_replaced_by_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for target in (tmp_path / "pipe", Path("/dev/null"), Path("/proc/self/fd/1")):
+        place = tmp_path / target.name
+        if target != place:
+            place.symlink_to(target)
+        with pytest.raises(WarpgradError, match="it is not a regular file"):
+            write_json(place, {"a": 1}, seal=True)
+        assert target == place or place.readlink() == target
+    (tmp_path / "nowhere").symlink_to("missing")
+    write_json(tmp_path / "nowhere", {"a": 1}, seal=True)
+    assert read_object(tmp_path / "nowhere") == {"a": 1}
+
+
+def test_what_cannot_be_removed_of_other_commands_does_not_block_a_run(pair, tmp_path):
+    run = copied(pair[0], tmp_path)
+    (run / ".partial-model").mkdir()  # of a killed `warpgrad adapt --out RUN/model`
+    (run / ".partial-0-config.json").symlink_to("config.json")
+    with pytest.raises(SystemExit, match="0"):
+        main(run_words(run, 0, "--meta-steps", "3"))
+    assert (run / ".partial-model").is_dir()

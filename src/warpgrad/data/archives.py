@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from warpgrad.errors import WarpgradError, require
 
@@ -56,7 +56,11 @@ class FolderTree:
     def __init__(self, path: Path) -> None:
         self.path = path
         found: list[str] = []
-        for folder, _, files in os.walk(path):
+        seen: set[str] = set()
+        for folder, _, files in os.walk(path, onerror=_unreadable, followlinks=True):
+            real = os.path.realpath(folder)
+            require(real not in seen, f"{folder} is a link to a folder that is read anyway: remove it.")
+            seen.add(real)
             inside = PurePosixPath(path.name, *Path(folder).relative_to(path).parts)
             found += [str(inside / file) for file in files]
         self.names = tuple(sorted(found))
@@ -74,6 +78,11 @@ class FolderTree:
 
     def fingerprint(self) -> str:
         return files_fingerprint({name: self.path.parent / name for name in self.names})
+
+
+def _unreadable(failure: OSError) -> NoReturn:
+    """Refuse a folder that cannot be listed: without it, its classes would be missing silently."""
+    raise SourceLostError(f"the folder {failure.filename} cannot be read: {failure.strerror}.") from failure
 
 
 class ZipTree:

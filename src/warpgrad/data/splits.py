@@ -77,7 +77,7 @@ def table_of(raw: bytes, where: str) -> dict[str, str]:
     """Parse a JSON file that maps every class to its group."""
     try:
         table: dict[str, str] = json.loads(raw)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as failure:
+    except (ValueError, RecursionError) as failure:
         raise WarpgradError(f"{where} is not valid JSON ({failure}).") from failure
     require(
         isinstance(table, dict) and all(isinstance(group, str) for group in table.values()),

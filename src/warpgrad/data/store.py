@@ -95,7 +95,9 @@ def read_header(path: Path) -> Header:
     try:
         require(file.stat().st_size <= HEADER_BYTES, f"{file} has more than {HEADER_BYTES:,} bytes: it is too large.")
         fields = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as failure:
+    except WarpgradError:
+        raise
+    except (OSError, ValueError, RecursionError) as failure:  # a plain ValueError for a number of 5000 digits
         raise damaged(path, f"{FILE} cannot be read ({failure})") from failure
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         raise WarpgradError(f"{path} is not a prepared data set: the format of its {FILE} is not {FORMAT}.")

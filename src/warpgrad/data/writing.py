@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ import PIL
 from warpgrad.data.archives import SourceLostError
 from warpgrad.data.store import FILE, IMAGES, Header, Images, ImageStore, open_store
 from warpgrad.errors import WarpgradError, require
-from warpgrad.io import locked
+from warpgrad.io import locked, open_regular
 from warpgrad.version import __version__
 
 
@@ -137,17 +137,24 @@ class PartialStore:
 
     def __init__(self, folder: Path, title: str, shape: tuple[int, int, int], identity: str | None) -> None:
         self._folder, self._title, self._shape = folder, title, shape
-        self._lock = locked(folder / LOCK, f"another process is writing {folder}: wait for it, or stop it.")
-        self._journal = (folder / JOURNAL).open("a+b")
-        # Opened for appending, so that existing bytes survive, but also read and truncated.
-        self._pixels = (folder / IMAGES).open("a+b")
         self._digest = hashlib.sha256()
         self._written: list[_Line] = []
-        self._kept = self._checked(identity)
-        if not self._kept:
-            self._journal.truncate(0)
-            self._note(identity)
-        self._pixels.truncate(sum(line.images for line in self._kept) * self._image_bytes)
+        with ExitStack() as opened:
+            lock = locked(folder / LOCK, f"another process is writing {folder}: wait for it, or stop it.")
+            opened.callback(lock.release)
+            # Opened for appending, so that existing bytes survive, but also read and truncated; not through links.
+            self._journal, self._pixels = (
+                opened.enter_context(
+                    os.fdopen(open_regular(folder / name, os.O_RDWR | os.O_CREAT | os.O_APPEND), "a+b")
+                )
+                for name in (JOURNAL, IMAGES)
+            )
+            self._kept = self._checked(identity)
+            if not self._kept:
+                self._journal.truncate(0)
+                self._note(identity)
+            self._pixels.truncate(sum(line.images for line in self._kept) * self._image_bytes)
+            self._opened = opened.pop_all()
 
     @property
     def _image_bytes(self) -> int:
@@ -189,15 +196,14 @@ class PartialStore:
             }
         )
         os.fsync(self._pixels.fileno())
-        with (self._folder / FILE).open("w", encoding="utf-8") as file:
+        opened = open_regular(self._folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        with os.fdopen(opened, "w", encoding="utf-8") as file:
             file.write(made.to_json())
             file.flush()
             os.fsync(file.fileno())
 
     def close(self) -> None:
-        self._pixels.close()
-        self._journal.close()
-        self._lock.release()
+        self._opened.close()
 
     def _note(self, value: Any) -> None:
         self._journal.write(_encoded(value))

@@ -19,7 +19,7 @@ from warpgrad.experiments.base import Config, Diverged, Experiment, Group, Resul
 from warpgrad.experiments.records import Record, Recorded, check_commit
 from warpgrad.experiments.runner import concluded, python_command, run_name, stored_settings
 from warpgrad.experiments.workers import Worker, print_progress, stop_all
-from warpgrad.io import is_locked, read_object
+from warpgrad.io import is_locked, read_bytes, read_object
 from warpgrad.report.runs import read_run
 from warpgrad.training.interrupts import Interrupted, Interrupts, leave_after
 from warpgrad.training.progress import LINE_SECONDS
@@ -113,7 +113,7 @@ def run_cells(
 def _so_far(cell: PlannedRun) -> str:
     """Describe how far a run is, by the number of lines in its metrics."""
     metrics, wanted = cell.directory / "metrics.jsonl", getattr(cell.config, "meta_steps", 0)
-    done = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+    done = read_bytes(metrics).count(b"\n") if metrics.exists() else 0
     if not done:
         return "begins"
     return f"meta-step {done} of {wanted}" if done < wanted else "is being tested"

@@ -9,7 +9,6 @@ checksums.json                               the SHA-256 of all others, which cl
 from __future__ import annotations
 
 import copy
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +16,7 @@ from typing import Any, cast
 from torch import nn
 
 from warpgrad.errors import WarpgradError
-from warpgrad.io import PARTIAL, write_bytes, write_checksums, writing
+from warpgrad.io import building, write_bytes, write_checksums, writing
 from warpgrad.layers.sentences import LONGEST, Encoder, Head, SentenceClassifier, put_back
 from warpgrad.layers.transformer import layer_stack, mergeable, save_warped, without_progress_bars
 
@@ -38,11 +37,23 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
 
+def check(folder):
+    """Exit with one sentence if any file has changed since it was written."""
+    try:
+        listed = json.loads((Path(folder) / "checksums.json").read_bytes())
+        expected = {{"checksums.json": listed.pop("sha256"), **listed["files"]}}
+        found = {{"checksums.json": json.dumps(listed, sort_keys=True, separators=(",", ":")).encode()}}
+        for name in expected:
+            content = found[name] if name in found else (Path(folder) / name).read_bytes()
+            if hashlib.sha256(content).hexdigest() != expected[name]:
+                raise SystemExit(f"{{name}} is damaged: it does not match its checksum; make the folder again.")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise SystemExit(f"the folder is damaged ({{error}}); make it again.") from None
+
+
 def classify(sentences, folder=Path(__file__).parent):
     """(label, probability) of every sentence."""
-    for name, expected in json.loads((Path(folder) / "checksums.json").read_text())["files"].items():
-        if hashlib.sha256((Path(folder) / name).read_bytes()).hexdigest() != expected:
-            raise SystemExit(f"{{name}} is damaged: it does not match its checksum; make the folder again.")
+    check(folder)
     model = AutoModel.from_pretrained(folder, local_files_only=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     head = load_file(Path(folder) / "head.safetensors")
@@ -91,10 +102,7 @@ def hand_over(
         )
     from safetensors import SafetensorError
 
-    begun = folder.parent / f"{PARTIAL}{folder.name}"
-    with writing(folder), without_progress_bars():
-        shutil.rmtree(begun, ignore_errors=True)
-        begun.mkdir(parents=True)
+    with writing(folder), without_progress_bars(), building(folder) as begun:
         try:
             if keep_warps is None:
                 whole = cast(Any, put_back(encoder.model, net.upper, layers))
@@ -109,12 +117,8 @@ def hand_over(
             encoder.tokenizer.save_pretrained(begun)
             _save_head(begun / "head.safetensors", head)
             write_checksums(begun)
-            begun.rename(folder)
-        except BaseException as error:
-            shutil.rmtree(begun, ignore_errors=True)
-            if isinstance(error, SafetensorError):  # raised by its writer when the disk is full
-                raise WarpgradError(f"cannot write {folder}: {error}; fix that and repeat the command.") from error
-            raise
+        except SafetensorError as error:  # raised by its writer when the disk is full
+            raise WarpgradError(f"cannot write {folder}: {error}; fix that and repeat the command.") from error
 
 
 def _name_labels(config: Any, labels: Sequence[str]) -> None:

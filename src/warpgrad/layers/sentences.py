@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from warpgrad.errors import WarpgradError
+from warpgrad.io import check_files
 from warpgrad.layers.transformer import layer_stack, merge_transformer, without_progress_bars
 from warpgrad.lazy import naming_extras
 
@@ -102,6 +103,7 @@ def open_encoder(name: str | Path) -> Encoder:
             f"{folder} is not a folder with a transformers model (config.json and model.safetensors): give one that "
             "save_pretrained(...) wrote."
         )
+    check_files(folder)  # of `warpgrad adapt`; other folders have no checksums
     try:
         with without_progress_bars():
             model = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True)

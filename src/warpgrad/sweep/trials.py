@@ -14,7 +14,6 @@ starting them twice.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -29,11 +28,11 @@ from warpgrad.experiments import workers as working
 from warpgrad.experiments.base import Config
 from warpgrad.experiments.runner import python_command
 from warpgrad.experiments.workers import Worker, stop_all
-from warpgrad.io import is_locked, read_object
+from warpgrad.io import is_locked, read_bytes, read_object
 from warpgrad.sweep.results import Direction, direction_of, trial_name
 from warpgrad.sweep.study import SweepStudy
 from warpgrad.training.interrupts import Interrupted, Interrupts, leave_after
-from warpgrad.training.run_directory import LOCK
+from warpgrad.training.run_directory import LOCK, parsed_lines
 
 Command = Callable[[Any, Any, Path], list[str]]
 
@@ -72,10 +71,12 @@ class TrialReports:
             return
         self._looked = time.monotonic()
         # What follows the last newline is still being written.
-        lines = self.file.read_bytes().split(b"\n")[:-1]
+        lines = read_bytes(self.file).splitlines(keepends=True)
+        if lines and not lines[-1].endswith(b"\n"):
+            lines.pop()
         while self._due and self._due[0] <= len(lines):
             step = self._due.pop(0)
-            records = [json.loads(line) for line in lines[:step]]
+            records = parsed_lines(b"".join(lines[:step]), self.file)
             known = dict.fromkeys(name for record in records for name in record)
             by = next((name for name in self._names if name in known), None)
             require(

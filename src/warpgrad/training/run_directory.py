@@ -175,7 +175,7 @@ class RunDirectory:
             self.offset = offset
         self._digest.update(kept)
         _check_metrics(kept, digest, path)
-        return _parsed(kept, path)
+        return parsed_lines(kept, path)
 
     def append(self, record: Mapping[str, Any]) -> None:
         assert self._metrics is not None, "begin_metrics comes first"
@@ -429,8 +429,8 @@ def check_metrics(path: Path) -> bool:
     offset = state["offset"]
     known = _check_metrics(lines[:offset], state.get("digest"), metrics)
     # A run that was cut off has lines of meta-steps since its last checkpoint; the last of them may be incomplete.
-    later = _parsed(lines[offset : lines.rfind(b"\n") + 1], metrics)
-    saved_lines = _parsed(lines[:offset], metrics) if known and later else []
+    later = parsed_lines(lines[offset : lines.rfind(b"\n") + 1], metrics)
+    saved_lines = parsed_lines(lines[:offset], metrics) if known and later else []
     begin = saved_lines[-1]["step"] + 1 if saved_lines else None
     if begin is not None and [line.get("step") for line in later] != list(range(begin, begin + len(later))):
         raise DamagedError(
@@ -452,7 +452,8 @@ def _check_metrics(lines: bytes, digest: str | None, path: Path) -> bool:
     return True
 
 
-def _parsed(lines: bytes, path: Path) -> list[dict[str, Any]]:
+def parsed_lines(lines: bytes, path: Path) -> list[dict[str, Any]]:
+    """Parse lines of a metrics.jsonl; raise an error if one of them is damaged."""
     try:
         records = [json.loads(line) for line in lines.splitlines()]
     except (ValueError, RecursionError) as error:

@@ -33,6 +33,7 @@ from warpgrad.experiments.text_intents.experiment import TextIntents
 from warpgrad.experiments.text_intents.methods import classifier, open_sentences, recipe, text_learner
 from warpgrad.experiments.text_intents.page import result_lines
 from warpgrad.experiments.text_intents.tuning import logistic, pair_loss
+from warpgrad.io import building
 from warpgrad.layers.sentences import CentroidHead, open_encoder
 from warpgrad.layers.transformer import load_warped
 from warpgrad.objectives import Approximate, Exact
@@ -301,6 +302,55 @@ def test_adapt_hands_over_a_folder_that_plain_transformers_loads(
     assert right >= 15
     assert "already exists" in ended(words, capsys)[1]
     assert not list(tmp_path.glob(".partial-*"))
+
+
+def classified(folder: Path) -> Any:
+    """What the `classify.py` of a folder says about a sentence."""
+    spec = importlib.util.spec_from_file_location("classify", folder / "classify.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.classify(["word0 word1"])
+
+
+def test_a_damaged_adapted_folder_is_refused_by_all_that_read_it(
+    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = write_csv(tmp_path / "own.csv", sentences(4, 5, seed=1))
+    words = ["adapt", str(runs["warp-maml"]), "--data", str(own)]
+    code, said = ended([*words, "--out", str(tmp_path / "model")], capsys)
+    assert code == 0, said
+    assert classified(tmp_path / "model")
+    for name in sorted(path.name for path in (tmp_path / "model").glob("*.[js]*")):
+        file = tmp_path / "model" / name
+        whole = file.read_bytes()
+        for damaged in (whole[: len(whole) // 2], whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:], b"", None):
+            file.unlink()
+            if damaged is not None:
+                file.write_bytes(damaged)
+            with pytest.raises(SystemExit, match=r"is damaged"):
+                classified(tmp_path / "model")
+            if (tmp_path / "model" / "checksums.json").exists():
+                with pytest.raises(WarpgradError, match=r"restore|make the folder again"):
+                    open_encoder(tmp_path / "model")
+            file.write_bytes(whole)
+    checksums = tmp_path / "model" / "checksums.json"
+    checksums.write_text(checksums.read_text().replace("head.safe", "heae.safe"))
+    with pytest.raises(SystemExit, match=r"checksums\.json is damaged"):
+        classified(tmp_path / "model")
+
+
+def test_two_processes_do_not_write_the_same_folder(tmp_path: Path) -> None:
+    (tmp_path / ".partial-model" / "old").mkdir(parents=True)  # of a process that was killed
+    with building(tmp_path / "model") as begun:
+        assert not list(begun.iterdir())
+        (begun / "a").write_text("ours")
+        with pytest.raises(WarpgradError, match="another process is writing"), building(tmp_path / "model"):
+            raise AssertionError("the folder was given away")
+    with pytest.raises(WarpgradError, match="already exists"), building(tmp_path / "model"):
+        raise AssertionError("the folder is made already")
+    assert [path.name for path in tmp_path.rglob("*")] == ["model", "a"]
 
 
 def write_as_found(path: Path, labels: int) -> int:

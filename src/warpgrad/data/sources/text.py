@@ -208,6 +208,8 @@ def _columns(path: Path, present: Iterable[str], fields: Fields) -> tuple[str, s
                 f"{path} has no field '{field}' (it has {', '.join(map(str, names)) or 'none'}): name it with "
                 f"--{option}-field."
             )
+        if names.count(str(field)) > 1:
+            raise WarpgradError(f"{path} has the field '{field}' {names.count(str(field))} times: rename all but one.")
     domain = fields.domain or ("domain" if "domain" in names else None)
     return fields.text, fields.label, domain
 
@@ -222,6 +224,10 @@ def _checked(path: Path, number: int, values: tuple[Any, Any, Any]) -> tuple[str
         raise WarpgradError(
             f"line {number} of {path} has a sentence of {len(text)} characters: at most {LONGEST} are read; fix it."
         )
+    try:
+        f"{text}{label}{domain}".encode()
+    except UnicodeEncodeError as error:  # JSON can contain unpaired surrogates
+        raise _unpaired(f"line {number} of {path}", error) from error
     return text, label, domain
 
 
@@ -251,13 +257,16 @@ def _made(name: str, rows: Sequence[tuple[str, str, str]], outside: Sequence[str
 def _written(content: Mapping[str, Any], out: Path) -> LabelledText:
     try:
         data = _set(sealed(content))
-    except UnicodeEncodeError as error:  # JSON and file names can contain lone surrogates
-        raise WarpgradError(
-            f"a sentence, label or name has {error.object[error.start : error.start + 1]!a}, which is an unpaired "
-            "surrogate; fix the source."
-        ) from error
+    except UnicodeEncodeError as error:  # JSON and file names can contain unpaired surrogates
+        raise _unpaired("a sentence, label or name", error) from error
     write_bytes(out / FILE, data)
     return _opened(out)
+
+
+def _unpaired(what: str, error: UnicodeEncodeError) -> WarpgradError:
+    return WarpgradError(
+        f"{what} has {error.object[error.start : error.start + 1]!a}, which is an unpaired surrogate; fix the source."
+    )
 
 
 def _set(content: Mapping[str, Any]) -> bytes:
@@ -269,24 +278,41 @@ def _opened(folder: Path) -> LabelledText:
     raw = _read(folder / FILE)
     content = unsealed(_parsed(raw, folder / FILE), folder / FILE, "prepare it again")
     try:
-        if content["format"] != FORMAT:
-            raise ValueError(f"format {content['format']}")
-        found = LabelledText(
-            str(content["name"]),
-            tuple(content["labels"]),
-            tuple(content["domains"]),
-            tuple(content["texts"]),
-            tuple(content["label_of"]),
-            tuple(content["out_of_scope"]),
-            hashlib.sha256(raw).hexdigest(),
-            folder,
-        )
-        if len(found.texts) != len(found.label_of) or not set(found.label_of) <= set(range(len(found.labels))):
-            raise ValueError("labels and sentences do not fit each other")
+        found = _checked_set(content, raw, folder)
     except (KeyError, TypeError, ValueError) as error:
         raise WarpgradError(
             f"{folder / FILE} is not a prepared set of sentences ({error}); prepare it again."
         ) from error
+    return found
+
+
+def _checked_set(content: Mapping[str, Any], raw: bytes, folder: Path) -> LabelledText:
+    """Check every entry of a prepared set, because a checksum does not tell who wrote it."""
+    if content["format"] != FORMAT:
+        raise ValueError(f"format {content['format']}")
+    wanted = {"name": str, "labels": list, "domains": list, "texts": list, "label_of": list, "out_of_scope": list}
+    for name, kind in wanted.items():
+        if not isinstance(content[name], kind):
+            raise TypeError(f"'{name}' is not a {kind.__name__}")
+        member = int if name == "label_of" else str
+        if any(type(part) is not member for part in content[name]):
+            raise TypeError(f"'{name}' holds something else than {member.__name__}")
+        if member is str:
+            "".join(content[name]).encode()  # fails on an unpaired surrogate, which no tokenizer takes
+    found = LabelledText(
+        content["name"],
+        tuple(content["labels"]),
+        tuple(content["domains"]),
+        tuple(content["texts"]),
+        tuple(content["label_of"]),
+        tuple(content["out_of_scope"]),
+        hashlib.sha256(raw).hexdigest(),
+        folder,
+    )
+    if len(set(found.labels)) != len(found.labels) or len(found.domains) != len(found.labels):
+        raise ValueError("labels and domains do not fit each other")
+    if len(found.texts) != len(found.label_of) or not set(found.label_of) <= set(range(len(found.labels))):
+        raise ValueError("labels and sentences do not fit each other")
     return found
 
 

@@ -12,14 +12,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from warpgrad.data.sources.text import LabelledText
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.keys import fold, generator
 from warpgrad.model.learner import Forward
 from warpgrad.tasks.base import Task, TaskFamily
@@ -88,13 +88,31 @@ def cached_states(
     path = folder / f"states-{digest[:16]}.safetensors"
     if path.is_file():
         try:
-            kept = checkpoint.read_checkpoint(path)
-            return SentenceStates(kept["states"], kept["offsets"])
+            return _kept_states(checkpoint.read_checkpoint(path), digest, len(texts))
         except (WarpgradError, KeyError) as error:  # writes are atomic, but disks fail
             logger.warning("%s is damaged or from an earlier version and is computed again (%s).", path, error)
     made = SentenceStates.encoded(texts, encode, progress)
-    checkpoint.write_checkpoint(path, {"states": made.states, "offsets": made.offsets})
+    checkpoint.write_checkpoint(path, {"key": digest, "states": made.states, "offsets": made.offsets})
     return made
+
+
+def _kept_states(kept: Mapping[str, Any], digest: str, count: int) -> SentenceStates:
+    """Check that what a file holds are the states of `count` sentences, and of those that `digest` identifies."""
+    states, offsets = kept["states"], kept["offsets"]
+    require(kept.get("key", digest) == digest, "it holds the states of other sentences or of another encoder")
+    require(
+        all(isinstance(part, Tensor) for part in (states, offsets))
+        and states.ndim == 2
+        and states.is_floating_point()
+        and bool(states.isfinite().all())
+        and offsets.dtype == torch.int64
+        and offsets.shape == (count + 1,)
+        and int(offsets[0]) == 0
+        and int(offsets[-1]) == len(states)
+        and bool((offsets.diff() > 0).all()),
+        f"it does not hold the states of {count} sentences",
+    )
+    return SentenceStates(states, offsets)
 
 
 class SentenceBatch(NamedTuple):
