@@ -177,7 +177,9 @@ def building(folder: Path) -> Iterator[Path]:
     begun.mkdir(parents=True, exist_ok=True)
     lock = _locked_folder(begun, f"another process is writing {folder}; wait for it, or give another folder.")
     try:
-        if folder.exists():  # made by another process, whose folder this was
+        if folder.exists():  # made by another process, perhaps from this very folder
+            with suppress(OSError):
+                begun.rmdir()
             raise BusyError(f"{folder} already exists: give another folder.")
         try:
             for left in begun.iterdir():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -43,3 +44,15 @@ def test_validations_may_be_further_apart_than_reports(tmp_path):
         list(TrialReports(file, 40, "accuracy", "maximise", by="validation/accuracy", reported=set()).reports())
         == reports[1:]
     )
+
+
+def test_metrics_that_are_a_pipe_or_damaged_are_refused_and_not_waited_for(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    os.mkfifo(file)
+    with pytest.raises(OSError, match="it is not a regular file"):
+        list(TrialReports(file, 30, "accuracy", "minimise", by=None, reported=set()).reports())
+    file.unlink()
+    for damaged in ("[1]\n", "{\n", '{"meta_loss": ' + "9" * 5000 + "}\n"):
+        file.write_text(damaged * 10)
+        with pytest.raises(WarpgradError, match="is damaged"):
+            list(TrialReports(file, 30, "accuracy", "minimise", by=None, reported=set()).reports())

@@ -82,7 +82,9 @@ class FolderTree:
 
 def _unreadable(failure: OSError) -> NoReturn:
     """Refuse a folder that cannot be listed: without it, its classes would be missing silently."""
-    raise SourceLostError(f"the folder {failure.filename} cannot be read: {failure.strerror}.") from failure
+    raise SourceLostError(
+        f"the folder {failure.filename} cannot be read: {failure.strerror}; fix that, or remove it."
+    ) from failure
 
 
 class ZipTree:

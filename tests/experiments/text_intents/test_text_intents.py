@@ -332,7 +332,7 @@ def test_a_damaged_adapted_folder_is_refused_by_all_that_read_it(
             with pytest.raises(SystemExit, match=r"is damaged"):
                 classified(tmp_path / "model")
             if (tmp_path / "model" / "checksums.json").exists():
-                with pytest.raises(WarpgradError, match=r"restore|make the folder again"):
+                with pytest.raises(WarpgradError, match=r"restore|make the folder again|is not a folder with"):
                     open_encoder(tmp_path / "model")
             file.write_bytes(whole)
     checksums = tmp_path / "model" / "checksums.json"
