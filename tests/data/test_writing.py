@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -78,6 +79,17 @@ def test_what_waits_in_place_of_an_interrupted_write_is_neither_followed_nor_wai
     os.mkfifo(planted)
     with pytest.raises(WarpgradError, match="could not be written"):
         written(tmp_path, Source())
+
+
+def test_a_write_that_ends_on_a_full_disk_names_the_place_and_goes_on_later(tmp_path, unbroken):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(WarpgradError, match=rf"could not be written to {tmp_path}.*repeat the command"):
+            written(tmp_path, Source())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert contents(written(tmp_path, Source()).path) == unbroken
 
 
 def test_a_second_interruption_loses_nothing_either(tmp_path, unbroken):

@@ -17,6 +17,7 @@ from warpgrad.experiments.omniglot.experiment import Omniglot
 from warpgrad.experiments.records import packed_series, read_record, unpacked_series, write_record
 from warpgrad.experiments.reproduction import cells, check_real, reproduce
 from warpgrad.experiments.runner import execute
+from warpgrad.io import sealed, unsealed
 
 TINY = {
     "meta_steps": 2, "episodes": 2, "size": 5, "length": 8, "hidden": 4, "validate_every": 1,
@@ -119,6 +120,25 @@ def test_a_record_with_a_changed_digit_is_refused(record, pattern):
     place = re.search(pattern, data).start(1)
     record.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
     with pytest.raises(WarpgradError, match="damaged"):
+        read_record(record)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": "x"},
+        {"step": [0]},
+        {"step": [[]]},
+        {"seconds": None},
+        {"seconds": ["a", "b"]},
+        {"seconds": [[0, 1, 2]]},
+    ],
+)
+def test_a_record_with_a_right_checksum_is_refused_if_its_series_make_no_sense(record, change):
+    content = unsealed(json.loads(record.read_text()), record)
+    content["runs"][0]["series"].update(change)
+    record.write_text(json.dumps(sealed(content)))
+    with pytest.raises(WarpgradError, match="is not a record"):
         read_record(record)
 
 

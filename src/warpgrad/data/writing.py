@@ -97,7 +97,8 @@ def write(
         raise
     finally:
         if begun is not None:
-            begun.close()
+            with suppress(OSError):  # what could not be written has been reported
+                begun.close()
     return open_store(destination)
 
 

@@ -223,5 +223,30 @@ def _is_record(content: Any) -> bool:
         and all(isinstance(entry.get(name), kind) for name, kind in _PARTS.items())
         and entry["label"] in content["papers"]
         and "seed" in entry["summary"]
+        and _is_series(entry["series"])
         for entry in content["runs"]
     )
+
+
+def _is_series(series: Mapping[str, Any]) -> bool:
+    """Return whether series can be unpacked: one number for every step, or pairs of a step and a number."""
+
+    def fits(values: list[Any]) -> bool:
+        if values and isinstance(values[0], list):
+            return all(
+                isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is int and _is_number(pair[1])
+                for pair in values
+            )
+        return len(values) == len(steps) and all(_is_number(value) for value in values)
+
+    steps = series.get("step", [])
+    columns = [values for name, values in series.items() if name != "block"]
+    return (
+        all(isinstance(values, list) for values in columns)
+        and all(type(step) is int for step in steps)
+        and all(fits(values) for values in columns)
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float | int)

@@ -109,7 +109,7 @@ def _kept_states(kept: Mapping[str, Any], digest: str, count: int) -> SentenceSt
         and offsets.shape == (count + 1,)
         and int(offsets[0]) == 0
         and int(offsets[-1]) == len(states)
-        and bool((offsets.diff() > 0).all()),
+        and bool((offsets.diff() >= 0).all()),
         f"it does not hold the states of {count} sentences",
     )
     return SentenceStates(states, offsets)
