@@ -28,6 +28,8 @@ LABELS = {
     "parameters": "parameters, θ and φ",
     "ranks": "ranks",
 }
+ALGORITHMS = {"online": "Algorithm 1", "offline": "Algorithm 2", "maml": "MAML"}
+"""What the other panels call the methods whose memory is measured."""
 VERDICTS = {True: "met", False: "missed", None: ""}
 
 
@@ -235,7 +237,7 @@ def panels_of(record: Mapping[str, Any]) -> list[Panel]:
         lines = []
         for method in dict.fromkeys(one["method"] for one in peaks):
             own = [one for one in peaks if one["method"] == method]
-            lines.append(Line(method, [one["steps"] for one in own], [one["bytes"] / MEGABYTE for one in own]))
+            lines.append(Line(ALGORITHMS[method], [one["steps"] for one in own], [one["bytes"] / MEGABYTE for one in own]))
         panels.append(Panel(LABELS["K"], "peak memory, MB", tuple(lines), None))
     return panels
 

@@ -314,10 +314,10 @@ def _smoothness(group: Group) -> Section:
     ]
     gaps: list[list[Cell]] = [[item.label, Value.of(smoothness(group, item), digits=2)] for item in SMOOTHER]
     explained = Paragraph(
-        "The paper says that warped surfaces are smooth. Shown is the largest curvature that a descent meets (the "
-        "largest magnitude of an eigenvalue of the Hessian along its path): of f(Ω(θ)) in θ's space, which is what "
-        "WarpGrad descends, and of f in x's space at the same places. An Ω that only shrinks the plane has less "
-        "curvature and smooths nothing; times |det DΩ|, x's curvature is what such an Ω would leave."
+        "The paper says that warped surfaces are smooth. The table gives the largest curvature that a descent "
+        "meets (the largest magnitude of an eigenvalue of the Hessian along its path): of f(Ω(θ)) in θ's space, "
+        "which is what WarpGrad descends, and of f in x's space at the same places. An Ω that only shrinks the plane "
+        "has less curvature and smooths nothing; times |det DΩ|, x's curvature is what such an Ω would leave."
     )
     return Section(
         "How smooth the surfaces are",
