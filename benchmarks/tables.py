@@ -237,7 +237,9 @@ def panels_of(record: Mapping[str, Any]) -> list[Panel]:
         lines = []
         for method in dict.fromkeys(one["method"] for one in peaks):
             own = [one for one in peaks if one["method"] == method]
-            lines.append(Line(ALGORITHMS[method], [one["steps"] for one in own], [one["bytes"] / MEGABYTE for one in own]))
+            lines.append(
+                Line(ALGORITHMS[method], [one["steps"] for one in own], [one["bytes"] / MEGABYTE for one in own])
+            )
         panels.append(Panel(LABELS["K"], "peak memory, MB", tuple(lines), None))
     return panels
 
