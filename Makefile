@@ -47,13 +47,14 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
-# What the documents say is what the records, the files and the examples hold; the site into site/, notebooks executed.
+# The site into site/, its notebooks executed; tables and figures are those of the records. Snippets, examples and numbers
+# are in the tests: make test slow.
 docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/tables.py --check
 	$(BIN)/python docs/figures.py --check
 	$(BIN)/mkdocs build --strict --quiet
-	$(BIN)/python -m pytest tests/documents --site site
+	$(BIN)/python -m pytest tests/documents/test_site.py --site site
 
 # Options after BENCH=, as in: make bench BENCH="--rows conv maml --repetitions 9"
 bench: $(VENV)/.installed-dev
