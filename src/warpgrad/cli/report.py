@@ -184,8 +184,8 @@ def demo_command(*, workers: int = 2, out: Path = Path("runs/demo"), surfaces_on
         shown = f"adaptation to new drawn alphabets beside Leap and SGD, and {shown}"
     page = Page(
         "WarpGrad in three minutes",
-        f"{shown[0].upper()}{shown[1:]}. Everything was meta-trained just now, except for one warp of the surfaces, which continued from "
-        "weights that come with the package.",
+        f"{shown[0].upper()}{shown[1:]}. Everything was meta-trained just now, except for one warp of the surfaces, "
+        "which continued from weights that come with the package.",
     ).add(*sections)
     print(f"page: {printable(page.write(out / 'index.html'))}")
 
