@@ -351,7 +351,7 @@ def test_growth_has_a_curve_for_everything_and_becomes_a_figure(tmp_path, monkey
     *times, held = panels_of({**record, "memory": {"peaks": peaks}})
     assert [panel.x_label for panel in times] == [panel.x_label for panel in panels_of(record)]
     assert [len(panel.lines) for panel in times] == [3, 2, 2, 3, 2]
-    assert held.lines == (Line("online", [10, 640], [10.0, 640.0]),)
+    assert held.lines == (Line("Algorithm 1", [10, 640], [10.0, 640.0]),)
 
 
 def test_ticks_are_short():

@@ -223,7 +223,7 @@ def test_what_cannot_be_is_named():
         ({"size": 5.0}, "size=5.0: a maze needs an odd number"),
         ({"length": 0}, "length=0"),
         ({"length": 2.5}, "length=2.5"),
-        ({"reward": 0.0}, "reward=0.0: it must be greater than 0"),
+        ({"reward": 0.0}, "reward=0.0: it must be finite and greater than 0"),
         ({"reward": float("nan")}, "reward=nan"),
         ({"wall_penalty": -1.0}, "wall_penalty=-1.0"),
         ({"wall_penalty": float("inf")}, "wall_penalty=inf"),
