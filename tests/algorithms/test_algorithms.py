@@ -289,7 +289,9 @@ def test_bad_settings_are_refused_in_words(make, words):
 
 def test_parts_that_could_never_learn_are_refused():
     warped, plain = wg.Learner(mlp()), wg.Learner(mlp(), warp=())
-    with pytest.raises(wg.WarpgradError, match="the rule learns lr, which would never change because Approximate stops"):
+    with pytest.raises(
+        wg.WarpgradError, match="the rule learns lr, which would never change because Approximate stops"
+    ):
         wg.Method(warped, wg.SGD(wg.Learned(0.1)), wg.Approximate())
     with pytest.raises(wg.WarpgradError, match="the rule learns lr, which would never change because InPlace stops"):
         wg.Method(warped, wg.SGD(wg.Learned(0.1)), wg.InPlace())
