@@ -33,6 +33,8 @@ from nbclient.exceptions import CellExecutionError
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 CACHE = ROOT / ".cache" / "notebooks"
+DRAWN = "module://matplotlib_inline.backend_inline"
+"""How matplotlib draws in a notebook; with the backend Agg, which a Makefile may set, pages would have no figures."""
 
 ELSEWHERE = {
     "CONTRIBUTING.md": "contributing.md",
@@ -194,7 +196,7 @@ class ExampleSections(griffe.Extension):
 
 def executed(path: Path) -> nbformat.NotebookNode:
     """The notebook with its outputs, which are kept for the next build of the same notebook and the same library."""
-    key = hashlib.sha256(path.read_bytes())
+    key = hashlib.sha256(path.read_bytes() + DRAWN.encode())
     for source in sorted((ROOT / "src").rglob("*.py")):
         key.update(source.read_bytes())
     kept = CACHE / f"{path.stem}-{key.hexdigest()[:16]}.ipynb"
@@ -208,7 +210,7 @@ def executed(path: Path) -> nbformat.NotebookNode:
     folder.mkdir(parents=True)
     client = NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
     try:
-        client.execute()
+        client.execute(env={**os.environ, "MPLBACKEND": DRAWN})
     except CellExecutionError as error:
         raise PluginError(f"{path.name}: a cell failed.\n{error}") from error
     nbformat.write(notebook, kept)

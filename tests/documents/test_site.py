@@ -132,6 +132,18 @@ def test_a_cell_that_fails_fails_the_build(hooks, tmp_path, monkeypatch):
         hooks.executed(tmp_path / "wrong.ipynb")
 
 
+def test_a_figure_is_shown_whatever_draws_outside(hooks, tmp_path, monkeypatch):
+    """As under `make`, which sets a backend that shows nothing."""
+    nbformat = pytest.importorskip("nbformat")
+    monkeypatch.setattr(hooks, "CACHE", tmp_path / "kept")
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    cell = nbformat.v4.new_code_cell("import matplotlib.pyplot as plt\nplt.figure()\nplt.plot([0, 1]);")
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "drawn.ipynb")
+    text, pictures = hooks.rendered(hooks.executed(tmp_path / "drawn.ipynb"), "drawn")
+    assert "(drawn-0.png)" in text
+    assert list(pictures) == ["drawn-0.png"]
+
+
 def test_the_browser_says_nothing(site, browser):
     """Scripts of the theme run, and neither a script nor a style is missing."""
     quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
