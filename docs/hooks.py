@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html as entities
 import importlib
 import inspect
 import os
@@ -53,6 +54,10 @@ PACKAGES = (
 """The folders whose `__all__` is public, in the order of the map."""
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 INTERVAL = re.compile(r"\[[−+-]?\d[\d.]*(?:,| to) [−+-]?\d[\d.]*\]")
+CODE = re.compile(r"<pre.*?</pre>|<code>(?P<code>[^<]*)</code>", re.DOTALL)
+OBJECT = re.compile(r"(<span class=\"doc doc-object-name[^>]*>)([^<]*)(</span>)")
+WORD = 20
+"""Letters of the longest word of code that a telephone shows on one line of a table."""
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 
 
@@ -93,13 +98,22 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """The intervals in tables keep together: `[0.94, 1.10]` is not cut after the comma."""
+    """What belongs together stays on one line: `[0.94, 1.10]` in a table, and `--meta-steps` in a sentence."""
     del page, config, files
 
     def kept(match: re.Match[str]) -> str:
-        return INTERVAL.sub(lambda interval: f'<span class="interval">{interval[0]}</span>', match[0])
+        return INTERVAL.sub(lambda interval: f'<span class="whole">{interval[0]}</span>', match[0])
 
-    return re.sub(r"<td[^>]*>.*?</td>", kept, html, flags=re.DOTALL)
+    def word(match: re.Match[str]) -> str:
+        long = len(entities.unescape(match[0])) > WORD
+        return re.sub(r"(?<=[./_,(=])(?=\w)", "<wbr>", match[0]) if long else f'<span class="whole">{match[0]}</span>'
+
+    def code(match: re.Match[str]) -> str:
+        return match[0] if match["code"] is None else "<code>" + re.sub(r"\S+", word, match["code"]) + "</code>"
+
+    html = re.sub(r"<td[^>]*>.*?</td>", kept, html, flags=re.DOTALL)
+    html = OBJECT.sub(lambda name: name[1] + re.sub(r"(?<=[._])(?=\w)", "<wbr>", name[2]) + name[3], html)
+    return CODE.sub(code, html)
 
 
 def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:

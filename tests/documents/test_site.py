@@ -109,12 +109,22 @@ def test_a_tutorial_is_kept_without_outputs_and_shown_with_them(site, path):
     assert (site / "tutorials" / path.name).exists()
 
 
-def test_intervals_in_tables_keep_together(hooks):
-    html = "<p>[0.94, 1.10]</p><td>1.04 [0.94, 1.10]</td><td>−5.9 [−9.8 to −2.1]</td><td>order [1, 3, 4]</td>"
-    assert hooks.on_page_content(html, None, None, None) == (
-        '<p>[0.94, 1.10]</p><td>1.04 <span class="interval">[0.94, 1.10]</span></td>'
-        '<td>−5.9 <span class="interval">[−9.8 to −2.1]</span></td><td>order [1, 3, 4]</td>'
-    )
+@pytest.mark.parametrize(
+    ("html", "shown"),
+    [
+        ("<p>[0.94, 1.10]</p>", None),
+        ("<td>1.04 [0.94, 1.10]</td>", '<td>1.04 <span class="whole">[0.94, 1.10]</span></td>'),
+        ("<td>−5.9 [−9.8 to −2.1]</td>", '<td>−5.9 <span class="whole">[−9.8 to −2.1]</span></td>'),
+        ("<td>order [1, 3, 4]</td>", None),
+        ("<code>run --seed</code>", '<code><span class="whole">run</span> <span class="whole">--seed</span></code>'),
+        ("<code>&lt;a-class-of-two&gt;</code>", '<code><span class="whole">&lt;a-class-of-two&gt;</span></code>'),
+        ("<code>warpgrad.analysis.is_positive</code>", "<code>warpgrad.<wbr>analysis.<wbr>is_<wbr>positive</code>"),
+        ("<pre><span></span><code>run --seed</code></pre>", None),
+        ('<span class="doc doc-object-name">wg.net</span>', '<span class="doc doc-object-name">wg.<wbr>net</span>'),
+    ],
+)  # fmt: skip
+def test_what_belongs_together_stays_on_one_line(hooks, html, shown):
+    assert hooks.on_page_content(html, None, None, None) == (shown or html)
 
 
 def test_there_are_the_five_tutorials():
