@@ -55,9 +55,9 @@ def fisher_diagonal(
 class OnlineEWC:
     """Adaptation steps with consolidation. Anchor and Fisher travel in the rule state of the points.
 
-    stepper = OnlineEWC(adaptation, strength=100.0, ends=range(20, 100, 20))
-    point = stepper.start()
-    point = stepper.step(point).after
+        stepper = OnlineEWC(adaptation, strength=100.0, ends=range(20, 100, 20))
+        point = stepper.start()
+        point = stepper.step(point).after
 
     Example:
         >>> ewc = baselines.OnlineEWC(wg.Adaptation(learner, wg.SGD(0.1), task, key=0), strength=10.0, ends=[2])
