@@ -76,6 +76,12 @@ def test_the_same_method_looks_the_same_whatever_else_is_drawn():
     assert len(set(crowd.values())) == 32
 
 
+def test_what_pictures_draw_keeps_its_colour_beside_any_other_method():
+    beside = appearances(["Leap", "SGD", "Warp-Leap", "WarpGrad", "WarpGrad, longer"])
+    assert all(beside[name] == appearances([name])[name] for name in ("WarpGrad", "SGD", "Leap"))
+    assert len({look.colour for look in beside.values()}) == 5
+
+
 def test_methods_keep_their_colour_whatever_follows_their_name():
     assert appearances(["Leap, 25 tasks"])["Leap, 25 tasks"] == appearances(["Leap"])["Leap"]
     trials = [f"{method}, α = {size}" for method in ("MAML", "CAVIA") for size in range(6)]

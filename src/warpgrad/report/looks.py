@@ -26,6 +26,9 @@ _KNOWN = {
     "retroactive-modulation": (4, 0), "t-nets-rnn": (5, 0),
 }  # fmt: skip
 
+# Pictures show these in their own colours before the other names on the page are known.
+_DRAWN = ("warpgrad", "sgd", "adam")
+
 
 @dataclass(frozen=True)
 class Appearance:
@@ -69,7 +72,7 @@ def appearances(names: Sequence[str]) -> dict[str, Appearance]:
         return {name: found[name] for name in names}
     taken: set[tuple[int, int]] = set()
     result: dict[str, Appearance] = {}
-    for name in sorted(set(names), key=lambda name: (_plain(name) not in _KNOWN, _plain(_begin(name)), name)):
+    for name in sorted(set(names), key=_rank):
         colour, dash = _KNOWN.get(_plain(name)) or _KNOWN.get(_plain(_begin(name))) or _place(name)
         # All colours first, then the next dash, so that neighbours in a crowded chart differ by colour.
         for _ in range(len(PALETTE) * len(DASHES)):
@@ -80,6 +83,11 @@ def appearances(names: Sequence[str]) -> dict[str, Appearance]:
         taken.add((colour, dash))
         result[name] = Appearance(colour, dash)
     return {name: result[name] for name in names}
+
+
+def _rank(name: str) -> tuple[bool, bool, str, str]:
+    """Return the place of a name among those that choose their looks, the first of which gets what it wants."""
+    return _plain(name) not in _DRAWN, _plain(name) not in _KNOWN, _plain(_begin(name)), name
 
 
 def _begin(name: str) -> str:
