@@ -9,7 +9,18 @@ from PIL import Image
 
 from tests.support.report_pages import SVG, Parsed, png
 from warpgrad.errors import WarpgradError
-from warpgrad.report import Column, Figure, Page, Section, Table, Value, mean_interval, paired_difference
+from warpgrad.report import (
+    Column,
+    Figure,
+    Forest,
+    ForestRow,
+    Page,
+    Section,
+    Table,
+    Value,
+    mean_interval,
+    paired_difference,
+)
 
 __all__ = ["png"]
 
@@ -56,6 +67,16 @@ def test_a_cell_shows_ours_its_interval_the_papers_value_and_the_badge():
 def test_the_line_below_a_table_explains_only_what_is_in_it():
     page = Parsed(Page("t").add(Section("s").add(Table(["a", "b"], [["x", 3]]))).html())
     assert not any(attributes.get("class") == "legend" for _, attributes in page.tags)
+
+
+def test_the_line_below_a_forest_plot_explains_the_marks_of_few_seeds():
+    def legend(*seeds):
+        estimates = [mean_interval({seed: {"task": 1.0 + seed} for seed in range(each)}) for each in seeds]
+        return Forest([ForestRow(f"{place}", own) for place, own in enumerate(estimates)], "c").legend()
+
+    assert legend(1, 1) == "circles: one meta-seed each; indicative only"
+    assert "small dots: each meta-seed, circles: their mean, where there are fewer than 4" in legend(1, 3)
+    assert "indicative" not in legend(4)
 
 
 def test_a_row_of_the_wrong_length_is_refused():

@@ -7,7 +7,7 @@ import pytest
 
 from warpgrad.errors import WarpgradError
 from warpgrad.statistics.estimates import mean_interval, paired_difference
-from warpgrad.statistics.formatting import count, duration, number, shared_digits
+from warpgrad.statistics.formatting import count, duration, number, raised, shared_digits
 from warpgrad.statistics.intervals import bootstrap_means, t_quantile
 from warpgrad.statistics.scores import scores_of
 
@@ -232,6 +232,11 @@ def test_sentences_say_what_the_interval_allows():
 )
 def test_numbers_are_written_for_people(value, digits, text):
     assert number(value, digits) == text
+
+
+def test_numbers_within_a_text_are_written_for_people():
+    text = "step size 3e-05, penalty 1.5e+06, 1e-3 at commit 4e05-7e and v2.1e-05x"
+    assert raised(text) == "step size 3·10⁻⁵, penalty 1.5·10⁶, 1·10⁻³ at commit 4e05-7e and v2.1e-05x"
 
 
 def test_durations_counts_and_shared_digits():

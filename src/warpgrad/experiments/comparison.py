@@ -14,6 +14,7 @@ from warpgrad.experiments.base import Diverged, Group
 from warpgrad.io import settings_of as without_checksums
 from warpgrad.report.metric_curves import is_number
 from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
+from warpgrad.statistics.formatting import raised
 
 T = TypeVar("T")
 
@@ -27,7 +28,10 @@ ACCURACY: Mapping[str, str] = MappingProxyType({"accuracy": "accuracy % [95 % in
 
 
 def distinct(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups with distinct labels: those that share one get the settings in which they differ appended."""
+    """Return the groups with distinct labels, as a reader wants them: `3·10⁻⁵`, not `3e-05`.
+
+    Those that share a label get the settings in which they differ appended.
+    """
     result = []
     for group in groups:
         namesakes = [other.runs[0].config for other in groups if other.label == group.label]
@@ -37,7 +41,7 @@ def distinct(groups: Sequence[Group]) -> list[Group]:
             for name in own
             if name != "seed" and any(config.get(name) != own[name] for config in namesakes)
         ]
-        result.append(dataclasses.replace(group, label=", ".join([group.label, *differing])))
+        result.append(dataclasses.replace(group, label=raised(", ".join([group.label, *differing]))))
     return result
 
 

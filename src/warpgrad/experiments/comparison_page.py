@@ -40,6 +40,14 @@ from warpgrad.report import (
 )
 from warpgrad.statistics.formatting import count
 
+BESIDE = "; the paper's figures beside them are."
+"""The end of a warning that results are not on the paper's data, where `beside_paper`."""
+
+
+def beside_paper(groups: Sequence[Group]) -> bool:
+    """Return whether the page of these rows shows figures of the paper."""
+    return any(group.paper is not None for group in groups)
+
 
 def config_of(kind: type[C], run: Run) -> C:
     """Return the settings of a run as the experiment's config class `kind`."""
@@ -240,9 +248,11 @@ def _table(
 ) -> Section:
     first = groups[0]
     columns: list[Column | str] = ["Method"]
+    # A row alone has nothing to be compared with.
+    compared = {measure.name for measure in measures if measure.compared and len(groups) > 1}
     for measure in measures:
         columns.append(Column(measure.title, measure.unit, best=measure.best))
-        if measure.compared:
+        if measure.name in compared:
             columns.append(Column(f"minus {first.label}", "points"))
     rows: list[list[Cell]] = []
     for group in groups:
@@ -250,7 +260,7 @@ def _table(
         for measure in measures:
             paper = group.paper if _beside_paper(measure, measures) else None
             row.append(Value.of(estimate(group, measure.name), paper=paper, digits=measure.digits))
-            if measure.compared:
+            if measure.name in compared:
                 against = None if group is first else difference(group, first, measure.name)
                 row.append(None if against is None else Value.of(against, digits=measure.digits))
         rows.append([*row, *(cell(group) for _, cell in plain)])

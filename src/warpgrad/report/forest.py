@@ -97,8 +97,14 @@ class Forest(Block):
         words = [f"bars: {method}" for method in dict.fromkeys(row.estimate.method for row in whole)]
         if self.differences and whole:
             words.append("hollow: 0 lies within, the two cannot be told apart")
-        if len(whole) < len(self.rows):
-            words.append(f"small dots: each meta-seed, where there are fewer than {SEEDS_FOR_A_CLAIM}; indicative only")
+        seeds = {row.estimate.seeds for row in self.rows if row.estimate.indicative}
+        if seeds == {1}:
+            words.append("circles: one meta-seed each; indicative only")
+        elif seeds:
+            words.append(
+                f"small dots: each meta-seed, circles: their mean, where there are fewer than {SEEDS_FOR_A_CLAIM}; "
+                "indicative only"
+            )
         return " · ".join(words)
 
     def _digits(self, row: ForestRow) -> int | None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 
 MINUS = "−"
+_SCIENTIFIC = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)e([+-]\d+)\b")
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def number(value: float, digits: int | None = None, *, signed: bool = False) -> str:
@@ -18,7 +21,7 @@ def number(value: float, digits: int | None = None, *, signed: bool = False) -> 
     elif isinstance(value, int) or (value == int(value) and abs(value) < 1e6):
         text = str(abs(int(value)))
     else:
-        text = _scientific(f"{abs(value):.4g}")
+        text = raised(f"{abs(value):.4g}")
     # A value that rounds to zero has no sign worth showing.
     if not any(character in "123456789" for character in text):
         return text
@@ -62,10 +65,6 @@ def count(quantity: int, noun: str, plural: str | None = None) -> str:
     return f"{quantity} {noun if quantity == 1 else plural or noun + 's'}"
 
 
-def _scientific(text: str) -> str:
-    """Rewrite scientific notation, e.g. `1.2e-05` as `1.2·10⁻⁵`."""
-    mantissa, mark, exponent = text.partition("e")
-    if not mark:
-        return text
-    raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return f"{mantissa}·10{raised}"
+def raised(text: str) -> str:
+    """Rewrite the numbers of a text that are in scientific notation, e.g. `1.2e-05` as `1.2·10⁻⁵`."""
+    return _SCIENTIFIC.sub(lambda found: f"{found[1]}·10{str(int(found[2])).translate(_SUPERSCRIPT)}", text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 from collections import Counter
 from pathlib import Path
 
@@ -197,6 +198,9 @@ def test_the_page_and_the_lines_show_every_row_and_name_the_data(runs, more_task
     sizes = groups[0].evaluations[0]["sizes_at_start"]
     assert f"{sizes['before'][0]:.3f} → {sizes['after'][0]:.3f}" in page
     alone = EXPERIMENT.page([groups[3]], "SGD").write(tmp_path / "sgd.html").read_text()
+    assert "the paper's figures beside them" in html.unescape(page)
+    assert "the paper's figures" not in html.unescape(alone)
+    assert "minus" not in alone[: alone.index("Learning curves")]
     assert "Activations around" not in alone
     assert "Number of meta-training tasks" not in alone
     assert "validation/accuracy_8" not in alone
@@ -223,6 +227,7 @@ def test_rows_that_share_a_name_are_told_apart_by_their_settings(runs, more_task
     """As `warpgrad report` hands them over: all Leap runs are called alike."""
     named = [group_of("leap", [runs["leap"]]), group_of("leap", [more_tasks]), group_of("sgd", [runs["sgd"]])]
     assert [group.label for group in distinct(named)] == ["leap, tasks=2", "leap, tasks=3", "sgd"]
+    assert [group.label for group in distinct([group_of("SGD, α 3e-05", [runs["sgd"]])])] == ["SGD, α 3·10⁻⁵"]
 
 
 def test_the_command_of_every_row_gives_back_its_settings(tmp_path):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from warpgrad.experiments import comparison
 from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison import data_of, distinct, setting, settings_of
-from warpgrad.experiments.comparison_page import Measure, comparison_page
+from warpgrad.experiments.comparison_page import BESIDE, Measure, beside_paper, comparison_page
 from warpgrad.report import Mark, Page
 
 TIERED = "tieredImageNet"
@@ -37,8 +37,8 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         published=f"paper {{:g}} ({TIERED})",
         warning=""
         if data_of(groups) == [TIERED]
-        else f"These results are on {' and '.join(data_of(groups))}, **not** on {TIERED}; the paper's figures beside "
-        "them are.",
+        else f"These results are on {' and '.join(data_of(groups))}, **not** on {TIERED}"
+        f"{BESIDE if beside_paper(groups) else '.'}",
         marks=[Mark(f"K = {steps} in meta-training", steps) for steps in sorted(trained)],
         beyond=" To the right of the dashed line is more adaptation than meta-training ever saw." if trained else "",
         training="`validation/` and `test/` scores are means over held-out tasks after K steps. The weights with the "

@@ -13,7 +13,7 @@ from warpgrad.errors import require
 from warpgrad.experiments import comparison
 from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison import data_of, distinct, estimate, search_lines, trials_of
-from warpgrad.experiments.comparison_page import Measure, comparison_page
+from warpgrad.experiments.comparison_page import BESIDE, Measure, beside_paper, comparison_page
 from warpgrad.report import (
     Best,
     Cell,
@@ -71,7 +71,7 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         ],
         published="paper {:g} (Omniglot)",
         warning="These results are on drawn alphabets, invented by a program. They follow the same protocol but are "
-        "**not** Omniglot; the paper's figures beside them are."
+        f"**not** Omniglot{BESIDE if beside_paper(groups) else '.'}"
         if DRAWN in data
         else "",
         parts={str(batch): f"batch {batch}" for batch in batches},
@@ -89,7 +89,7 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
 _OTHER_MEASURES: tuple[tuple[str, str, str, Best | None, int], ...] = (
     ("auc", "AUC", "%", "highest", 1),
     ("length", "Length of the path", "", None, 2),
-    ("length_with_loss", "with the loss", "", None, 2),
+    ("length_with_loss", "Length with the loss", "", None, 2),
 )
 
 
