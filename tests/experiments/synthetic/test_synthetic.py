@@ -19,7 +19,7 @@ from warpgrad.experiments.synthetic.config import STEP_SIZES, SyntheticConfig, d
 from warpgrad.experiments.synthetic.evaluation import EXAMPLES, FROM_X0, Test, descend_surfaces
 from warpgrad.experiments.synthetic.experiment import Synthetic
 from warpgrad.experiments.synthetic.methods import build, omega_of, omega_values, rule
-from warpgrad.experiments.synthetic.page import redrawn
+from warpgrad.experiments.synthetic.page import methods, redrawn
 from warpgrad.experiments.synthetic.results import (
     COMPARISONS,
     MET,
@@ -410,12 +410,21 @@ def test_page_and_table_are_built_without_the_run_directories(tmp_path: Path) ->
     assert len([row for row in one if ": largest curvature in" in row]) == len(MET)
 
 
+def test_a_page_begins_with_the_warp_and_draws_it_in_one_colour(tmp_path: Path) -> None:
+    """As `warpgrad report` hands them over, with the runs without a warp first."""
+    groups = [run_group("no-warp, long", tmp_path, method="no-warp"), run_group("warpgrad, long", tmp_path)]
+    page = EXPERIMENT.page(groups, "Surfaces")
+    assert page.sections[0].title == "What is geometry, and what is not: WarpGrad"
+    assert all("warpgrad, long" not in section.title for section in page.sections)
+
+
 def test_with_adam_inside_its_plain_counterparts_are_adams(tmp_path: Path) -> None:
     group = run_group("WarpGrad", tmp_path, inner_rule="adam", lr=0.2)
     known = names(group)
     assert known["plain"] == "Adam 0.2 (tuned) from x0"
     assert known["plain_shifted"] == "Adam 0.2 (tuned) from Ω(x0)"
     assert "adam_tuned" not in known, "it would be the plain column again"
+    assert {methods(group)[column][0] for column in ("plain", "plain_shifted")} == {"Adam"}
     test = Test(EXPERIMENT.config("long", **TINY, inner_rule="adam", lr=0.2))
     columns, _ = test.columns(bent(torch.float32))
     assert torch.equal(columns["plain"].heights, columns["adam_tuned"].heights)

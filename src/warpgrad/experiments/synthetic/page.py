@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison_page import experiment_page
-from warpgrad.experiments.synthetic.config import SyntheticConfig, tuned_lr
+from warpgrad.experiments.synthetic.config import SyntheticConfig, descending_at_test, tuned_lr
 from warpgrad.experiments.synthetic.evaluation import EXAMPLES, descend_surfaces
 from warpgrad.experiments.synthetic.methods import omega_of, rule, rule_at_test
 from warpgrad.experiments.synthetic.results import (
@@ -59,12 +60,7 @@ from warpgrad.report import (
     panels,
 )
 
-METHODS = {
-    "plain": ("SGD", 0), "plain_shifted": ("SGD", 1), "sgd_tuned": ("SGD", 2), "tuned_shifted": ("SGD", 3),
-    "momentum_tuned": ("Momentum", 0), "adam_tuned": ("Adam", 0), "warp": ("WarpGrad", 0),
-    "warp_matched": ("WarpGrad", 1),
-}  # fmt: skip
-"""Column -> the column whose colour it shares, and its dash pattern."""
+_RULES = {"sgd": "SGD", "momentum": "Momentum", "adam": "Adam"}
 COLOURS = {
     column: look.colour
     for column, look in zip(
@@ -207,12 +203,23 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
     if is_search(groups):
         sections = [_search(groups)]
     else:
+        groups = _warped_first(groups)
         first, *sections = _story(groups[0], several=len(groups) > 1, pictures=EXAMPLES)
         sections = [first, *_against_each_other(groups), *sections]
         for group in groups[1:]:
             sections += _story(group, several=True, pictures=SHOWN)
     sizes = f"{config.test_surfaces} surfaces × {config.test_starts} starts each"
     return experiment_page(groups, title, "Synthetic experiment (App. D)", sections, sizes=sizes)
+
+
+def _warped_first(groups: Sequence[Group]) -> list[Group]:
+    """Return the groups with a warp before the others: the headline is about the first.
+
+    A warp without another beside it has the name, and so the colour, of its descents.
+    """
+    warped = [group for group in groups if "warp" in names(group)]
+    others = [group for group in groups if "warp" not in names(group)]
+    return [*(warped if len(warped) != 1 else [dataclasses.replace(warped[0], label="WarpGrad")]), *others]
 
 
 def _story(group: Group, *, several: bool, pictures: int) -> list[Section]:
@@ -223,6 +230,18 @@ def _story(group: Group, *, several: bool, pictures: int) -> list[Section]:
     for section in sections:
         section.title = f"{section.title}: {group.label}" if several else section.title
     return sections
+
+
+def methods(group: Group) -> dict[str, tuple[str, int]]:
+    """Return a mapping from each column to the method whose colour it has, and its dash pattern."""
+    kind, _ = descending_at_test(synthetic_config(group))
+    own = ("plain", "plain_shifted", f"{kind}_tuned", "tuned_shifted")
+    return {
+        **{f"{other}_tuned": (name, 0) for other, name in _RULES.items()},
+        **{column: (_RULES[kind], dashing) for dashing, column in enumerate(own)},
+        "warp": ("WarpGrad", 0),
+        "warp_matched": ("WarpGrad", 1),
+    }
 
 
 def _headline(group: Group) -> Section:
@@ -237,7 +256,7 @@ def _headline(group: Group) -> Section:
         Tile.of("Raw advantage, θ0 = x0", found["shift and geometry"], 3, share),
     ]
     plot = Forest(
-        [ForestRow(item.label, found[item.label], METHODS[item.worse][0]) for item in shown],
+        [ForestRow(item.label, found[item.label], methods(group)[item.worse][0]) for item in shown],
         "How much lower the loss ends through the warp",
         "loss",
         "without a warp is lower",
@@ -292,8 +311,9 @@ def _curves(group: Group) -> Section:
     steps = np.arange(len(group.evaluations[0]["curves"]["plain"]))
     seeds = [run.seed for run in group.runs]
     series = []
+    looks = methods(group)
     for key, name in names(group).items():
-        method, dashing = METHODS[key]
+        method, dashing = looks[key]
         samples = [evaluation["curves"][key] for evaluation in group.evaluations]
         series.append(Series.mean(name, steps, samples, method=method, dashing=dashing, seeds=seeds))
     chart = Chart(
@@ -301,7 +321,8 @@ def _curves(group: Group) -> Section:
         x_label="step",
         y_label="mean loss on held-out surfaces",
         alt="Loss against step for every method.",
-        caption="Mean loss over all held-out surfaces and starts; bands are 95 % intervals over meta-seeds.",
+        caption="Mean loss over all held-out surfaces and starts; bands are 95 % intervals over meta-seeds, "
+        "where there are four or more.",
     )
     return Section("Loss against step", [chart])
 
