@@ -370,22 +370,18 @@ class Lock:
 
 def locked(path: Path, refusal: str) -> Lock:
     """Lock the file at `path`, which serves only as a lock; raise an error with `refusal` if it is already held."""
-    descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
-    try:
-        _lock(descriptor)
-    except BaseException as error:
-        os.close(descriptor)
-        if isinstance(error, BlockingIOError):
-            raise BusyError(refusal) from error
-        raise
-    return Lock(descriptor)
+    return _held(open_regular(path, os.O_RDWR | os.O_CREAT), refusal)
 
 
 def _locked_folder(path: Path, refusal: str) -> Lock:
     """Lock a folder as `locked` locks a file; the lock goes with it when it is renamed."""
     if sys.platform == "win32":  # which cannot open folders
         return Lock(os.open(os.devnull, os.O_RDONLY))
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    return _held(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC), refusal)
+
+
+def _held(descriptor: int, refusal: str) -> Lock:
+    """Lock an open file or folder, or close it and raise an error with `refusal` if it is already held."""
     try:
         _lock(descriptor)
     except BaseException as error:
