@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from warpgrad.errors import expect, flag, real, require
+from warpgrad.errors import WarpgradError, expect, flag, real, require
 from warpgrad.tensors import Tensors, safe_sqrt
 
 __all__ = ["SGD", "Adam", "Clip", "Learned", "MaskedSGD", "MetaCurvature", "MetaSGD", "Rule"]
@@ -82,11 +82,11 @@ class Rule(ABC):
 
 def checked_update(rule: Rule, result: tuple[Tensors, Tensors]) -> tuple[Tensors, Tensors]:
     """Return what `rule.update` returned, which must be the new θ and the new state."""
-    require(
-        isinstance(result, tuple) and len(result) == 2 and all(isinstance(one, Mapping) for one in result),
-        f"{type(rule).__name__}.update must return two dictionaries, the new θ and the new state; without a state: "
-        "return new_theta, {}.",
-    )
+    if not (isinstance(result, tuple) and len(result) == 2 and all(isinstance(one, Mapping) for one in result)):
+        raise WarpgradError(
+            f"{type(rule).__name__}.update must return two dictionaries, the new θ and the new state; without a state: "
+            "return new_theta, {}."
+        )
     return result
 
 
