@@ -5,7 +5,7 @@
 
 Every run goes through the command line, in one process and, where something is meta-learned, in two under torchrun. A
 fingerprint is the SHA-256 of each tensor of the last checkpoint, and all numbers of metrics and evaluation but times.
-DIR holds the prepared data sets cifar-fs and fc100; without it the experiments that need them are left out, and named.
+DIR holds the prepared data sets cifar-fs, fc100 and clinc150; experiments whose data it lacks are left out, and named.
 """
 
 from __future__ import annotations
@@ -50,8 +50,12 @@ TINY: dict[str, dict[str, str]] = {
         "preset": "small", "meta-steps": "3", "steps-per-subtask": "2", "hidden": "6", "warp-hidden": "4", "tasks": "2",
         "test-tasks": "2", "test-points": "4", "validation-tasks": "2", "validate-every": "1",
     },
+    "text-intents": {
+        "preset": "small", "ways": "3", "train-shots": "4", "meta-steps": "2", "steps": "2", "validate-every": "1",
+        "validation-draws": "1", "shots": "2", "draws": "1", "query": "3", "together": "0", "outside": "10",
+    },
 }  # fmt: skip
-DATA = {"few-shot": "cifar-fs", "multi-shot": "fc100"}
+DATA = {"few-shot": "cifar-fs", "multi-shot": "fc100", "text-intents": "clinc150"}
 """Experiments that need a prepared data set."""
 
 

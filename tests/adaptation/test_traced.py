@@ -25,7 +25,7 @@ def impatient(monkeypatch):
 
 def kinds(algorithm):
     """What an algorithm has computed, each with its graph or None."""
-    return list(algorithm.backend._graphs._kinds.values())
+    return list(algorithm.backend.graphs.kinds.values())
 
 
 def compare(algorithm, method, tasks, meta_steps=2):

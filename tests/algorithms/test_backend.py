@@ -131,8 +131,8 @@ def test_convolutions_on_a_cpu_are_left_to_the_loop():
 
 
 def test_a_nan_names_its_own_task_in_a_stack():
-    tasks = [make_task(mlp, seed) for seed in range(3)]
-    tasks[1]._train[1].fill_(float("nan"))
+    tasks = [make_task(mlp, seed, batch_size=None) for seed in range(3)]
+    tasks[1].adapt_batch(0)[1].fill_(float("nan"))  # the whole of the task's data, not a copy
     stack = wg.BatchedAdaptation(wg.Learner(mlp()), wg.SGD(0.1), tasks, [0, 1, 2])
     with pytest.raises(wg.NonFiniteError, match="task 't1' is nan at step 0"):
         stack.step(stack.start())
@@ -147,8 +147,8 @@ class Single(wg.SupervisedTask):
 
 
 def in_single_precision(kind, seed):
-    task = make_task(mlp, seed)
-    return kind(*(value.float() for value in task._train), nn.functional.mse_loss)
+    inputs, targets = make_task(mlp, seed, batch_size=None).adapt_batch(0)
+    return kind(inputs.float(), targets.float(), nn.functional.mse_loss)
 
 
 def test_the_probe_is_not_fooled_by_single_precision(monkeypatch):
@@ -166,5 +166,6 @@ def test_the_probe_keeps_to_the_precision_that_a_loss_insists_on():
     method = wg.Method(wg.Learner(mlp().float()), wg.SGD(0.1), wg.Exact())
     tasks = [in_single_precision(Single, seed) for seed in range(2)]
     assert probe.why_not_stackable(method, tasks, [0, 1]) is None
-    with pytest.raises(wg.WarpgradError, match="failed in loss"), probe._in_double(method):
-        probe._difference(method, [probe._doubled_task(task) for task in tasks], [0, 1], probe._doubled)
+    in_double = wg.Method(wg.Learner(mlp()), wg.SGD(0.1), wg.Exact())
+    with pytest.raises(wg.WarpgradError, match="failed in loss"):  # so the probe had to keep to single precision
+        wg.Online(steps=1, tasks=2, backend="loop").meta_step(in_double, tasks, [0, 1], Recorder())

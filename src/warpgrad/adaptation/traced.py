@@ -65,7 +65,7 @@ def traced_at_once() -> Iterator[None]:
 
 
 @dataclass
-class _Kind:
+class Kind:
     """Computations of one kind: how many batches they have seen, and their graph where there is one."""
 
     seen: int = 0
@@ -78,7 +78,8 @@ class TracedGraphs:
     """The traced graphs of a learner and a rule, by what they depend on besides the values of tensors."""
 
     def __init__(self) -> None:
-        self._kinds: dict[Hashable, _Kind] = {}
+        self.kinds: dict[Hashable, Kind] = {}
+        """What has been computed since the settings last changed, with its graph where there is one."""
         self._versions: dict[Hashable, int] = {}
         self._made_for: tuple[Any, ...] = ()
 
@@ -86,16 +87,16 @@ class TracedGraphs:
         """Forget all graphs if a setting that they depend on has changed; called once per meta-step."""
         now = (learner, rule, *graph_settings(learner, rule))
         if now != self._made_for:
-            self._kinds.clear()
+            self.kinds.clear()
             self._made_for = now
 
     def run(self, name: Hashable, compute: Compute, inputs: Groups, batches: Sequence[Any]) -> Groups | None:
         """Run `compute` by its graph and return the result, or None if there is no graph (yet)."""
         flat = [value for group in inputs.values() for value in group.values()] + flattened(batches)
         which = (name, tuple((value.shape, value.stride(), value.dtype) for value in flat))
-        kind = self._kinds.get(which)
+        kind = self.kinds.get(which)
         if kind is None:
-            kind = self._kinds[which] = _Kind()
+            kind = self.kinds[which] = Kind()
         kind.seen += len(batches)
         if not kind.tried and self._worth_tracing(kind.seen, self._versions.get(which, 0)):
             self._versions[which] = self._versions.get(which, 0) + 1
@@ -111,7 +112,7 @@ class TracedGraphs:
         """Return whether computations with so many batches seen, traced so many times before, are worth tracing."""
         return seen >= PATIENCE and versions < VERSIONS
 
-    def _trace(self, kind: _Kind, compute: Compute, inputs: Groups, batches: Sequence[Any], flat: list[Tensor]) -> None:
+    def _trace(self, kind: Kind, compute: Compute, inputs: Groups, batches: Sequence[Any], flat: list[Tensor]) -> None:
         """Trace `compute`, and keep the function that runs its graph."""
         outputs: Names = {}
         flat = _distinct(flat)

@@ -70,7 +70,8 @@ class Backend:
         self._checked: bool | None = None
         self._form: Form | None = "compiled" if backend == "compiled" else None
         self._settings: int | None = None
-        self._graphs: TracedGraphs | None = None
+        self.graphs: TracedGraphs | None = None
+        """The traced or compiled graphs of stacked steps, once there are any."""
         self._begun, self._left = False, set[int]()
 
     def adaptations(
@@ -95,7 +96,7 @@ class Backend:
         if self.name == "auto":
             long = (steps if _planned is None else _planned) >= WORTH_COMPILING
             self._form = "compiled" if long and compiler() is not None else "traced"
-            self._settings = self._graphs = None
+            self._settings = self.graphs = None
             self._begun, self._left = False, set()
 
     def state(self) -> dict[str, Any]:
@@ -109,7 +110,7 @@ class Backend:
         """Resume with a run's form, unless another backend was requested by name."""
         if self.name == "auto":
             self._form, self._settings = state["form"], state["settings"]
-            self._begun, self._left, self._graphs = True, set(state.get("left", ())), None
+            self._begun, self._left, self.graphs = True, set(state.get("left", ())), None
 
     def _graphs_for(self, method: Method) -> TracedGraphs:
         """Return the graphs of this meta-step."""
@@ -124,16 +125,16 @@ class Backend:
             if reason is not None:
                 self._trace_instead(reason)
             self._settings = settings
-        if self._graphs is None:
-            self._graphs = self._compiled_graphs() if self._form == "compiled" else TracedGraphs()
-        self._graphs.begin(learner, rule)
-        return self._graphs
+        if self.graphs is None:
+            self.graphs = self._compiled_graphs() if self._form == "compiled" else TracedGraphs()
+        self.graphs.begin(learner, rule)
+        return self.graphs
 
     def _trace_instead(self, reason: str) -> None:
         if self.name != "auto":
             raise WarpgradError(f"backend='{self.name}' cannot be used: {reason}.")
         logger.info("steps are traced from here on, not compiled: %s", reason)
-        self._form, self._graphs = "traced", None
+        self._form, self.graphs = "traced", None
 
     def _compiled_graphs(self) -> TracedGraphs:
         if compiler() is None:
