@@ -64,6 +64,11 @@ class Toy(Experiment[ToyConfig]):
 
     declaration = Declaration("toy", "nowhere", "for the tests", ("warp", "none"), {"paper": ToyConfig()})
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.validations: list[int] = []
+        """K at every validation."""
+
     def train(self, config: ToyConfig, execution: Execution) -> int:
         if config.method == "none":
             return without_meta_training(self, config, execution)
@@ -80,7 +85,7 @@ class Toy(Experiment[ToyConfig]):
             execution,
             Recipe(method, algorithm, partial(torch.optim.SGD, lr=0.01)),
             wg.TaskList(tasks),
-            validate=lambda learner: {"score": 1.0},
+            validate=lambda learner: self.validations.append(config.steps) or {"score": 1.0},
             validate_every=config.validate_every or 10**9,
         )
 
@@ -127,8 +132,12 @@ def test_the_points_that_a_share_replays_are_estimated_exactly(tmp_path):
     assert steps_between(ToyConfig(share=1 / math.e), 2) == COARSEST
 
 
-def test_a_validation_that_is_switched_off_is_not_made_for_the_estimate():
-    found = estimate_cost(Toy(), ToyConfig(validate_every=0), budget=0.0)
+@pytest.mark.parametrize(("validate_every", "validates"), [(0, False), (51, False), (50, True), (10, True)])
+def test_a_validation_that_the_run_does_not_make_is_not_made_for_the_estimate(validate_every, validates):
+    """A validation can take more memory than all of meta-training, so it must not be among the samples then."""
+    toy = Toy()
+    found = estimate_cost(toy, ToyConfig(validate_every=validate_every), budget=0.0)
+    assert bool(toy.validations) == validates
     assert found.seconds >= 50 * found.seconds_per_meta_step
 
 

@@ -112,11 +112,11 @@ def repeats(budget: float, seconds: float) -> int:
 def sample_at(
     experiment: Experiment[C], config: C, fields: CostFields, steps: int, tasks: int, meta_steps: int
 ) -> Sample | None:
-    """Measure a few meta-steps; the first is a warm-up, and the last is followed by a validation.
+    """Measure a few meta-steps; the first is a warm-up, and the last is followed by a validation if the run has any.
 
     Returns None if the method has no meta-steps.
     """
-    changed = _changed(config, fields, steps, tasks, meta_steps, validated=True)
+    changed = _changed(config, fields, steps, tasks, meta_steps, validated=scores_on_the_way(config, fields))
     with tempfile.TemporaryDirectory(prefix=SCRATCH) as place, buffers_watched() as buffers:
         directory = Path(place) / "run"
         experiment.train(changed, Execution(directory, progress=False))
@@ -154,6 +154,12 @@ def _changed(config: C, fields: CostFields, steps: int, tasks: int, meta_steps: 
         changes["test_curve_every"] = 0
     changes.update(validated_in_sample(config, fields))
     return dataclasses.replace(config, **changes)
+
+
+def scores_on_the_way(config: Config, fields: CostFields) -> bool:
+    """Return whether the run validates or tests before it ends; its peak memory may be that of a validation."""
+    tests = bool(fields.tests and getattr(config, "test_curve_every", 0))
+    return tests or 0 < getattr(config, "validate_every", 0) <= getattr(config, "meta_steps", 0)
 
 
 def validated_in_sample(config: Config, fields: CostFields) -> dict[str, int]:
