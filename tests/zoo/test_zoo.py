@@ -140,14 +140,14 @@ def test_a_card_is_shown_as_a_page(entries):
 
 def test_a_run_is_carried_on_from_an_entry_that_keeps_its_metrics(run, record, entries, tmp_path):
     with pytest.raises(WarpgradError, match="tiny contains only weights"):
-        wg.zoo.lay_out("tiny", tmp_path / "again", entries)
+        wg.zoo.restore_run("tiny", tmp_path / "again", entries)
     make_entry(run, "whole", record, entries, with_metrics=True)
-    wg.zoo.lay_out("whole", tmp_path / "again", entries)
+    wg.zoo.restore_run("whole", tmp_path / "again", entries)
     assert (tmp_path / "again" / "config.json").read_bytes() == (run / "config.json").read_bytes()
     assert (tmp_path / "again" / "metrics.jsonl").read_bytes() == (run / "metrics.jsonl").read_bytes()
     assert newest_checkpoint(tmp_path / "again").read_bytes() == newest_checkpoint(run).read_bytes()
     (tmp_path / "again" / "metrics.jsonl").write_text("of a run that has gone on")
-    wg.zoo.lay_out("whole", tmp_path / "again", entries)
+    wg.zoo.restore_run("whole", tmp_path / "again", entries)
     assert (tmp_path / "again" / "metrics.jsonl").read_text() == "of a run that has gone on"
 
 

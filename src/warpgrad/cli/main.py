@@ -17,7 +17,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
-from warpgrad.cli.outer import heard, open_streams, outcome
+from warpgrad.cli.outer import handled_signals, open_streams, outcome
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import DECLARATIONS
 from warpgrad.version import __version__
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line; every error becomes one sentence and an exit code, with `--debug` also a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     open_streams()
-    with heard():
+    with handled_signals():
         code = outcome(dispatch, [word for word in words if word != "--debug"], "--debug" in words)
     if (distributed := sys.modules.get("warpgrad.training.distributed")) is not None and "WORLD_SIZE" in os.environ:
         distributed.leave(code)  # started by torchrun

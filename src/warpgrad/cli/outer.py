@@ -97,7 +97,7 @@ def _while_importing_torch(error: BaseException) -> bool:
     return any(frame.f_globals.get("__name__") == "torch" and frame.f_code.co_name == "<module>" for frame in frames)
 
 
-def tell(line: str, stream: TextIO | None = None) -> None:
+def print_line(line: str, stream: TextIO | None = None) -> None:
     """Print a line for the user, with unprintable characters in names from files escaped."""
     print(printable(line), file=stream, flush=stream is not None)
 
@@ -125,7 +125,7 @@ def open_streams() -> None:
 
 
 @contextlib.contextmanager
-def heard() -> Iterator[None]:
+def handled_signals() -> Iterator[None]:
     """End the command cleanly on a signal; further signals are ignored once it is ending."""
     ending = False
 

@@ -116,7 +116,7 @@ def sample_at(
 
     Returns None if the method has no meta-steps.
     """
-    changed = _changed(config, fields, steps, tasks, meta_steps, validated=scores_on_the_way(config, fields))
+    changed = _changed(config, fields, steps, tasks, meta_steps, validated=scores_before_end(config, fields))
     with tempfile.TemporaryDirectory(prefix=SCRATCH) as place, buffers_watched() as buffers:
         directory = Path(place) / "run"
         experiment.train(changed, Execution(directory, progress=False))
@@ -156,7 +156,7 @@ def _changed(config: C, fields: CostFields, steps: int, tasks: int, meta_steps: 
     return dataclasses.replace(config, **changes)
 
 
-def scores_on_the_way(config: Config, fields: CostFields) -> bool:
+def scores_before_end(config: Config, fields: CostFields) -> bool:
     """Return whether the run validates or tests before it ends; its peak memory may be that of a validation."""
     tests = bool(fields.tests and getattr(config, "test_curve_every", 0))
     return tests or 0 < getattr(config, "validate_every", 0) <= getattr(config, "meta_steps", 0)
