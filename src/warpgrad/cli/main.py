@@ -64,7 +64,7 @@ def _is_a_rank() -> bool:
 def parse(words: Sequence[str]) -> partial[None]:
     """Return the function that a command line asks for, bound to its arguments; any mistake becomes one sentence."""
     complaints = io.StringIO()
-    app = _app(_commands(words))
+    app = application(_commands(words))
     try:
         with contextlib.redirect_stderr(complaints):
             parsed: partial[None] = app.cli(
@@ -134,13 +134,13 @@ def _commands(words: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _app(commands: Mapping[str, Any]) -> SubcommandApp:
+def application(commands: Mapping[str, Any]) -> SubcommandApp:
     from tyro.extras import SubcommandApp
 
     app = SubcommandApp()
     for name, command in commands.items():
         about, target = command if isinstance(command, tuple) else (None, command)
-        inner: Any = _app(target) if isinstance(target, dict) else target
+        inner: Any = application(target) if isinstance(target, dict) else target
         app.command(name=name, help=about)(inner)
     return app
 

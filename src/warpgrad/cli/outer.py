@@ -172,7 +172,7 @@ def _is_pipe(descriptor: int) -> bool:
         return False
 
 
-def _store_is_gone() -> bool:
+def store_is_gone() -> bool:
     """Return whether torchrun, which serves the store that its processes meet in, has ended and refuses connections."""
     try:
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
@@ -196,7 +196,7 @@ def follow_parent() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     elif "TORCHELASTIC_RUN_ID" in os.environ:
-        gone = _store_is_gone()
+        gone = store_is_gone()
 
         def wait() -> None:
             # If the launcher ended before this point, the parent never changes any more; but its store is gone.

@@ -189,7 +189,7 @@ TIMEOUT = "WARPGRAD_TIMEOUT"
 """Environment variable: seconds that a rank waits for the others in an exchange."""
 CAPACITY = 16
 """The largest number of values in one exchange."""
-_AT_ONCE = 64
+PARCELS_AT_ONCE = 64
 """The largest number of parcels that a rank sends or receives at a time."""
 _MESSAGE_BYTES = 4096
 _FAILED = "failed"
@@ -223,7 +223,7 @@ class TorchRanks(Ranks):
         with self._watched():
             # The first parcel in the common order that is still under way heads the lists of both its ranks, so both
             # have named it: handling a few at a time cannot deadlock.
-            while some := list(islice(waiting, _AT_ONCE)):
+            while some := list(islice(waiting, PARCELS_AT_ONCE)):
                 works = [
                     dist.isend(data, receiver) if sender == self.index else dist.irecv(data, sender)
                     for sender, receiver, data in some
