@@ -124,7 +124,7 @@ def gradient_requested(ctx: Any, place: int) -> bool:
 
     `ctx.needs_input_grad` is set for every tensor that requires gradients, requested or not. The inner gradient is
     taken for θ alone and the meta-gradient for φ alone: by that flag a third of all weight gradients of Eq. 11 would be
-    computed in vain. PyTorch's own operations ask the engine, and so do these.
+    computed for nothing. PyTorch's own operations ask the engine, and so do these.
     """
     node = ctx.next_functions[place][0]
     if node is None:
