@@ -69,6 +69,23 @@ def test_an_error_and_a_request_would_be_noticed(browser, tmp_path):
         assert any("example.org" in line for line in visit.console())
 
 
+def test_what_each_side_of_a_plot_favours_stands_on_that_side(browser, tmp_path):
+    """On a telephone the two names may need a line each."""
+    one, other = "the method with the longest name of all", "another method with a name as long"
+    row = ForestRow("MAML", paired_difference(np.arange(12.0).reshape(4, 3), np.zeros((4, 3)), names=("a", "b")))
+    forest = Forest([row], "How far it is ahead", "points", f"{one} is ahead", f"{other} is ahead")
+    path = Page("Sides").add(Section("Result").add(forest)).write(tmp_path / "page.html")
+    with browser.page(path, width=400) as visit:
+        ends = visit.value(
+            "[...document.querySelectorAll('.sides span')].map((side) => { const box = side.getBoundingClientRect(); "
+            "const around = side.parentElement.getBoundingClientRect(); "
+            "return [box.top, box.left - around.left, around.right - box.right]; })"
+        )
+    (first, left, _), (second, _, right) = ends
+    assert first < second
+    assert max(left, right) < 12
+
+
 @pytest.mark.parametrize(("width", "dark"), SIZES)
 def test_hovering_tells_the_values_of_all_curves_at_that_place(browser, page, width, dark):
     with browser.page(page, width=width, dark=dark) as visit:
@@ -139,6 +156,18 @@ def test_the_axis_is_switched_zoomed_reset_and_smoothed(browser, page):
         )
         settle(visit)
         assert shot(visit) != logarithmic
+
+
+def test_curves_beyond_the_first_are_hidden_until_they_are_chosen(browser, tmp_path):
+    x = np.arange(5.0)
+    chart = Chart([Series.line(name, x, x + i) for i, name in enumerate("abc")], "step", "loss", first=["b"])
+    with browser.page(Page("Few at first").add(Section("s").add(chart)).write(tmp_path / "page.html")) as visit:
+        visit.box("figure.chart")
+        visit.wait("document.querySelector('.chart .card').dataset.drawn === 'true'")
+        pressed = "[...document.querySelectorAll('.key')].map((key) => key.getAttribute('aria-pressed'))"
+        assert visit.value(pressed) == ["false", "true", "false"]
+        visit.click(".key")
+        assert visit.value(pressed) == ["true", "true", "false"]
 
 
 def test_dark_pages_have_dark_charts(browser, page):

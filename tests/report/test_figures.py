@@ -90,6 +90,13 @@ def test_methods_keep_their_colour_whatever_follows_their_name():
     assert {looks[name].colour for name in trials[6:]} == {appearances(["CAVIA"])["CAVIA"].colour}
 
 
+def test_methods_keep_their_colour_beside_curves_that_are_no_methods():
+    known = [f"{name}, small" for name in ("warp-leap", "leap", "reptile", "maml", "finetuning", "sgd")]
+    layers = ["before the warp", "after the warp", *(f"after warp {layer}" for layer in range(1, 5))]
+    looks = appearances([f"{layer}, batch 20" for layer in layers] + known)
+    assert all(looks[name] == appearances([name])[name] for name in known)
+
+
 # Full dichromacy in linear RGB, after Machado, Oliveira and Fernandes (2009).
 VISION = {
     "normal": np.eye(3),

@@ -89,6 +89,12 @@ def test_long_curves_are_averaged_down_and_wide_ones_get_a_logarithmic_axis(tmp_
     assert set(narrow["series"][0]["y"][:-1]) == {1}
 
 
+def test_what_was_learned_is_drawn_before_the_time_it_took(tmp_path):
+    metrics = [{"step": i, "cpu_seconds": 1.0, "seconds": 2.0, "meta_loss": 3.0} for i in range(5)]
+    page = Parsed(run_page([read_run(write_run(tmp_path / "a", metrics=metrics))]).html())
+    assert [chart["title"] for chart in charts(page)] == ["meta_loss", "cpu_seconds", "seconds"]
+
+
 def test_many_runs_of_one_seed_are_still_one_seed(tmp_path):
     runs = [read_run(write_run(tmp_path / str(i), seed=7)) for i in range(5)]
     assert "indicative: fewer than 4 meta-seeds" in Parsed(run_page(runs).html()).text

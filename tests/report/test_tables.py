@@ -64,9 +64,25 @@ def test_a_cell_shows_ours_its_interval_the_papers_value_and_the_badge():
     assert "indicative: fewer than 4 meta-seeds" in page.text
 
 
+def test_a_table_of_nothing_but_indicative_values_says_so_once():
+    value = Value.of(mean_interval(np.random.default_rng(0).normal(80, 1, size=(2, 5))))
+    page = Parsed(Page("t").add(Section("s").add(Table(["a", "b", "c"], [["x", value, None], ["y", value, 3]]))).html())
+    assert not any(attributes.get("class") == "badge" for _, attributes in page.tags)
+    assert "all values are indicative: fewer than 4 meta-seeds" in page.text
+
+
 def test_the_line_below_a_table_explains_only_what_is_in_it():
     page = Parsed(Page("t").add(Section("s").add(Table(["a", "b"], [["x", 3]]))).html())
     assert not any(attributes.get("class") == "legend" for _, attributes in page.tags)
+
+
+def test_the_numbers_of_a_forest_plot_have_equally_many_decimals():
+    random = np.random.default_rng(0)
+    near, far = (mean_interval(centre + random.normal(0, 0.001, size=(6, 5))) for centre in (0.01, 2.0))
+    page = Parsed(Page("t").add(Section("s").add(Forest([ForestRow("near", near), ForestRow("far", far)], "c"))).html())
+    assert f"{near.mean:.3f}" in page.text
+    assert f"{near.mean:.5f}" not in page.text
+    assert f"{far.mean:.3f}" in page.text
 
 
 def test_the_line_below_a_forest_plot_explains_the_marks_of_few_seeds():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -60,7 +61,9 @@ def _page(runs: tuple[Path, ...]) -> Page:
 
         return run_page([read_run(path) for path in runs])
     experiment = find_experiment(next(name for name in names if name))
-    return experiment.page(_groups(runs), f"{experiment.name}: {experiment.summary}")
+    # In the order in which the experiment lists its methods: all are compared with the first.
+    groups = sorted(_groups(runs), key=lambda group: experiment.methods.index(group.runs[0].method))
+    return experiment.page(groups, f"{experiment.name}: {experiment.summary}")
 
 
 def _watch(runs: tuple[Path, ...], out: Path, every: float) -> None:
@@ -203,5 +206,7 @@ def _groups(paths: tuple[Path, ...]) -> list[Group]:
     for members in found.values():
         runs = tuple(read_run(path) for path in members)
         evaluations = tuple(read_object(path / "evaluation.json") for path in members)
-        groups.append(Group(f"{runs[0].method}, {runs[0].preset}", runs, evaluations))
+        groups.append(Group(runs[0].method, runs, evaluations))
+    if len({group.runs[0].preset for group in groups}) > 1:
+        groups = [dataclasses.replace(group, label=f"{group.label}, {group.runs[0].preset}") for group in groups]
     return groups

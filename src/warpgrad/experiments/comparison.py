@@ -64,6 +64,14 @@ def data_of(groups: Sequence[Group]) -> list[str]:
     return list(dict.fromkeys(evaluation["data"] for group in groups for evaluation in group.evaluations))
 
 
+_NAMES = {"omniglot": "Omniglot", "clinc150": "CLINC150"}
+
+
+def data_names(groups: Sequence[Group]) -> str:
+    """Name the data sets that the runs were tested on, as their authors write them."""
+    return " and ".join(_NAMES.get(name, name) for name in data_of(groups))
+
+
 def setting(group: Group) -> str:
     """Describe the setting, e.g. `CIFAR-FS, 5-way 1-shot (test)`, with a range of shots where they vary by class."""
     found = group.evaluations[0]

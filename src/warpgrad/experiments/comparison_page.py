@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -66,6 +66,7 @@ def experiment_page(
     *,
     sizes: str = "",
     training: str = "",
+    first: Collection[str] = (),
 ) -> Page:
     """Build the page of some runs: conditions, the experiment's sections, training curves, and how to repeat the runs.
 
@@ -76,6 +77,7 @@ def experiment_page(
         sections: What is the experiment's own.
         sizes: How that line ends: how much was run, as far as a reader has to know.
         training: What the reader has to know about the curves of meta-training.
+        first: The rows whose curves of meta-training are shown at first; empty means all.
     """
     runs = [run for group in groups for run in group.runs]
     presets = " and ".join(dict.fromkeys(run.preset for run in runs))
@@ -84,7 +86,7 @@ def experiment_page(
     named: dict[str, list[Run]] = {}
     for group in groups:
         named.setdefault(group.label, []).extend(group.runs)
-    charts = metric_charts(named)
+    charts = metric_charts(named, first=first)
     if charts:
         words = [Paragraph(training)] if training else []
         page.add(Section("Meta-training", [*words, Gallery(charts)]))
@@ -146,13 +148,14 @@ def comparison_page(
         sections: What follows the learning curves.
         training: What the reader has to know about the curves of meta-training.
     """
+    first = [row.label for row in best_trials(groups, measures[0])] if is_search(groups) else []
     own = [
         _headline(groups, held_out, measures, published, warning),
         _table(groups, measures, plain, caption, notes),
-        _learning_curves(groups, held_out, marks, beyond, parts),
+        _learning_curves(groups, held_out, marks, beyond, parts, first),
         *sections,
     ]
-    return experiment_page(groups, title, about, own, training=training)
+    return experiment_page(groups, title, about, own, training=training, first=first)
 
 
 def _headline(
@@ -207,18 +210,23 @@ def is_search(groups: Sequence[Group]) -> bool:
 
 def winners(groups: Sequence[Group], measures: Sequence[Measure], held_out: str) -> list[Forest]:
     """Plot the best trial of each method, best first; empty if there is one method, or one trial of each."""
+    found = []
+    for measure in measures:
+        if chosen := best_trials(groups, measure):
+            caption = f"{measure.title} on {held_out} of the validation split: the best trial of each method."
+            found.append(Forest(chosen, caption, measure.unit, digits=measure.digits))
+    return found
+
+
+def best_trials(groups: Sequence[Group], measure: Measure) -> list[ForestRow]:
+    """Return the best trial of each method, best first; empty if there is one method, or one trial of each."""
     trials: dict[str, list[Group]] = {}
     for group in groups:
         # Rows of one method can be two methods to a reader, such as SGD at two batch sizes: the label tells them apart.
         trials.setdefault(group.label.partition(",")[0], []).append(group)
     if len(trials) == len(groups) or len(trials) == 1:
         return []
-    found = []
-    for measure in measures:
-        chosen = [ranked(own, measure)[0] for own in trials.values()]
-        caption = f"{measure.title} on {held_out} of the validation split: the best trial of each method."
-        found.append(Forest(ranked(chosen, measure), caption, measure.unit, digits=measure.digits))
-    return found
+    return ranked([ranked(own, measure)[0] for own in trials.values()], measure)
 
 
 RANKED = 24
@@ -248,8 +256,8 @@ def _table(
 ) -> Section:
     first = groups[0]
     columns: list[Column | str] = ["Method"]
-    # A row alone has nothing to be compared with.
-    compared = {measure.name for measure in measures if measure.compared and len(groups) > 1}
+    # A row alone has nothing to be compared with, and the first trial of a search is none that others are held against.
+    compared = {measure.name for measure in measures if measure.compared and len(groups) > 1 and not is_search(groups)}
     for measure in measures:
         columns.append(Column(measure.title, measure.unit, best=measure.best))
         if measure.name in compared:
@@ -273,9 +281,16 @@ def _beside_paper(measure: Measure, measures: Sequence[Measure]) -> bool:
 
 
 def _learning_curves(
-    groups: Sequence[Group], held_out: str, marks: Sequence[Mark], beyond: str, parts: Mapping[str, str]
+    groups: Sequence[Group],
+    held_out: str,
+    marks: Sequence[Mark],
+    beyond: str,
+    parts: Mapping[str, str],
+    first: Sequence[str],
 ) -> Section:
     caption = f"Mean over {held_out}; bands are 95 % intervals over meta-seeds, where there are four or more.{beyond}"
+    if first:
+        caption += " At first, only the best trial of each method is shown; click a name to add or remove its curve."
     alt = ", ".join(["Accuracy against adaptation steps for every row", *(f"a line at {mark.label}" for mark in marks)])
     charts: list[Block] = []
     for part, title in parts.items() or [(None, "")]:
@@ -297,6 +312,7 @@ def _learning_curves(
                 marks=marks,
                 alt=", ".join(filter(None, [alt, title])) + ".",
                 caption=caption,
+                first=first,
             )
         )
     return Section("Learning curves", charts)

@@ -3,7 +3,7 @@
 | policy      | adaptation and meta-loss | test                            | statistics                       |
 |-------------|--------------------------|---------------------------------|----------------------------------|
 | `running`   | batch statistics         | the task's running ones         | reset at the start of every task |
-| `corrected` | batch statistics         | the same, freed of their start  | reset at the start of every task |
+| `corrected` | batch statistics         | the same, corrected for start   | reset at the start of every task |
 | `batch`     | batch statistics         | batch statistics                | never used                       |
 | `frozen`    | the module's own ones    | the module's own ones           | never changed                    |
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -160,6 +160,9 @@ class Chart(Block):
     marks: Sequence[Mark] = ()
     choices: Sequence[str] = ()
     """What 0, 1, … on the x axis stand for if they are not numbers."""
+    first: Collection[str] = ()
+    """The curves that are shown at first, where there are too many to tell apart; the reader can switch on the others.
+    Empty means all."""
 
     def __post_init__(self) -> None:
         require(self.series, "a chart needs at least one series.")
@@ -188,6 +191,9 @@ class Chart(Block):
 
     def _description(self, looks: Mapping[str, Appearance]) -> Markup:
         """Return the chart as JSON for the page's script, escaped so that it cannot close the element it is in."""
+        names = [one.name for one in self.series]
+        # Where none of them has a curve, such as the loss of meta-training, all are shown.
+        first = set(self.first).intersection(names) or names
         grids: dict[bytes, int] = {}
         x: list[list[float | None]] = []
         series = []
@@ -198,10 +204,11 @@ class Chart(Block):
             look = one.look(looks)
             band = {} if one.low is None or one.high is None else {"low": _numbers(one.low), "high": _numbers(one.high)}
             runs = {"runs": {seed: _numbers(own) for seed, own in one.runs.items()}} if one.runs else {}
-            names = {"name": printable(one.name), "method": printable(one.whose)}
+            called = {"name": printable(one.name), "method": printable(one.whose)}
             drawn = {"colour": look.place, "dash": list(look.dash), "points": one.points or len(one.x) <= FEW}
             drawn["line"] = not one.points
-            series.append({**names, **drawn, "x": grids[one.x.tobytes()], "y": _numbers(one.centre), **band, **runs})
+            drawn["shown"] = one.name in first
+            series.append({**called, **drawn, "x": grids[one.x.tobytes()], "y": _numbers(one.centre), **band, **runs})
         found = {
             "title": printable(self.title),
             "xLabel": printable(self.x_label),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from warpgrad.errors import require
 from warpgrad.report.blocks import Block
 from warpgrad.statistics.estimates import SEEDS_FOR_A_CLAIM, Difference, Estimate
-from warpgrad.statistics.formatting import between, number
+from warpgrad.statistics.formatting import between, number, shared_digits
 
 
 @dataclass(frozen=True)
@@ -80,16 +80,16 @@ class Forest(Block):
         return [(self.place(value), number(value, max(0, -math.floor(math.log10(step))))) for value in values]
 
     def mean_of(self, row: ForestRow) -> str:
-        return number(row.estimate.mean, self._digits(row), signed=isinstance(row.estimate, Difference))
+        return number(row.estimate.mean, self._digits(), signed=isinstance(row.estimate, Difference))
 
     def spread_of(self, row: ForestRow) -> str:
         """Return the interval of a row as text, or the value of each seed."""
         estimate, signed = row.estimate, isinstance(row.estimate, Difference)
         if not estimate.indicative:
-            return between(estimate.interval.low, estimate.interval.high, self._digits(row), signed=signed)
+            return between(estimate.interval.low, estimate.interval.high, self._digits(), signed=signed)
         if estimate.seeds == 1:
             return "one seed"
-        return ", ".join(number(mean, self._digits(row), signed=signed) for mean in estimate.seed_means)
+        return ", ".join(number(mean, self._digits(), signed=signed) for mean in estimate.seed_means)
 
     def legend(self) -> str:
         """Explain the marks that occur in this plot."""
@@ -107,8 +107,11 @@ class Forest(Block):
             )
         return " · ".join(words)
 
-    def _digits(self, row: ForestRow) -> int | None:
-        return row.estimate.digits() if self.digits is None else self.digits
+    def _digits(self) -> int | None:
+        if self.digits is not None:
+            return self.digits
+        # Alike in all rows, as in a column of a table: as many as the largest of them needs.
+        return shared_digits(*(value for each in self.rows for value in (each.estimate.mean, *each.shown)))
 
     def _ends(self) -> tuple[float, float]:
         values = [value for row in self.rows for value in (*row.shown, row.estimate.mean) if math.isfinite(value)]

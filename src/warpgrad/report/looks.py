@@ -85,9 +85,10 @@ def appearances(names: Sequence[str]) -> dict[str, Appearance]:
     return {name: result[name] for name in names}
 
 
-def _rank(name: str) -> tuple[bool, bool, str, str]:
+def _rank(name: str) -> tuple[bool, bool, bool, str, str]:
     """Return the place of a name among those that choose their looks, the first of which gets what it wants."""
-    return _plain(name) not in _DRAWN, _plain(name) not in _KNOWN, _plain(_begin(name)), name
+    whole, begin = _plain(name), _plain(_begin(name))
+    return whole not in _DRAWN, whole not in _KNOWN, begin not in _KNOWN, begin, name
 
 
 def _begin(name: str) -> str:

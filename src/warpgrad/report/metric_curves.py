@@ -6,7 +6,7 @@ Scores on held-out tasks are also drawn against processor time, so that methods 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,8 +40,11 @@ def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return grouped
 
 
-def metric_charts(groups: Mapping[str, Sequence[Run]], *, diagnostics: bool = False) -> list[Chart]:
-    """Return one chart per numeric metric, in the order in which the runs record them, with a curve per group.
+def metric_charts(
+    groups: Mapping[str, Sequence[Run]], *, diagnostics: bool = False, first: Collection[str] = ()
+) -> list[Chart]:
+    """Return one chart per numeric metric, in the order in which the runs record them but times last, with a curve per
+    group; `first` are the groups that are shown at first, empty for all.
 
     Scores taken during meta-training (`validation/…`, `test/…`) get a second chart, against processor time. Step sizes
     and norms of meta-gradients are only drawn with `diagnostics`.
@@ -56,14 +59,16 @@ def metric_charts(groups: Mapping[str, Sequence[Run]], *, diagnostics: bool = Fa
         if diagnostics or not name.startswith(DIAGNOSTICS)
     )
     charts = []
-    for name in names:
-        charts.append(_chart(name, groups))
+    for name in sorted(names, key=lambda name: name.endswith("seconds")):
+        charts.append(_chart(name, groups, first=first))
         if name.startswith(SCORED):
-            charts.append(_chart(name, groups, against_time=True))
+            charts.append(_chart(name, groups, first=first, against_time=True))
     return [chart for chart in charts if chart is not None]
 
 
-def _chart(metric: str, groups: Mapping[str, Sequence[Run]], *, against_time: bool = False) -> Chart | None:
+def _chart(
+    metric: str, groups: Mapping[str, Sequence[Run]], *, first: Collection[str], against_time: bool = False
+) -> Chart | None:
     series: list[Series] = []
     sizes: list[int] = []
     remarks: dict[str, list[str]] = {}
@@ -96,6 +101,7 @@ def _chart(metric: str, groups: Mapping[str, Sequence[Run]], *, against_time: bo
         log_y=_spans_decades(series),
         alt=f"{metric} against {axis} for {', '.join(names)}.",
         caption=" ".join(caption),
+        first=first,
     )
 
 

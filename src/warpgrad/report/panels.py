@@ -117,6 +117,9 @@ def _draw_panel(axes: Axes, panel: Panel, dark: bool) -> None:
         look = {"cmap": "viridis", "alpha": 0.75, "linewidth": 0, "rstride": 3, "cstride": 3, "zorder": 1}
         axes.plot_surface(*panel.surface, **look)  # type: ignore[attr-defined]
         axes.view_init(elev=42, azim=-60)  # type: ignore[attr-defined]
+        # matplotlib's grey walls would be the brightest part of a dark picture.
+        for name in "xyz":
+            getattr(axes, f"{name}axis").set_pane_color((0.0, 0.0, 0.0, 0.0))
     for span in panel.spans:
         axes.axvspan(
             span.low, span.high, color=themed(span.colour, dark), alpha=span.alpha * (2 if dark else 1), linewidth=0

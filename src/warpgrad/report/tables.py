@@ -117,9 +117,20 @@ class Table(Block):
                 places |= {(i, j) for i in _best([row[j] for row in self.rows], column.best)}
         return places
 
+    @property
+    def values(self) -> list[Value]:
+        """The measured values, row by row."""
+        return [cell for row in self.rows for cell in row if isinstance(cell, Value)]
+
+    @property
+    def indicative(self) -> bool:
+        """Whether every measured value is indicative; then the legend says so once, and no cell does."""
+        measured = [value for value in self.values if value.mean is not None]
+        return bool(measured) and all(value.indicative for value in measured)
+
     def legend(self) -> str:
         """Explain the marks that occur in this table, and no others."""
-        values = [cell for row in self.rows for cell in row if isinstance(cell, Value)]
+        values = self.values
         lines: list[str] = []
         if self.best_in_row is not None or any(column.best for column in self.named_columns):
             lines.append("**bold**: the best mean")
@@ -128,7 +139,9 @@ class Table(Block):
             lines.append(f"small: {', or '.join(methods)}")
         if any(value.paper is not None for value in values):
             lines.append("paper: the published figure")
-        if any(value.indicative for value in values):
+        if self.indicative:
+            lines.append(f"all values are indicative: fewer than {SEEDS_FOR_A_CLAIM} meta-seeds")
+        elif any(value.indicative for value in values):
             lines.append(f"indicative: fewer than {SEEDS_FOR_A_CLAIM} meta-seeds")
         return " · ".join(lines)
 

@@ -12,6 +12,7 @@ from tests.support.experiment_runs import evaluation_of
 from tests.support.omniglot_runs import EXPERIMENT, runs, store, tiny
 from warpgrad.adaptation.adapt import adapt
 from warpgrad.adaptation.base import Adaptation
+from warpgrad.cli.report import report_command
 from warpgrad.data import Alphabets
 from warpgrad.data.tasks.alphabets import AlphabetTask
 from warpgrad.errors import WarpgradError
@@ -25,6 +26,13 @@ from warpgrad.training.checkpoint import read_checkpoint
 from warpgrad.training.run_directory import newest_checkpoint
 
 __all__ = ["runs", "store", "tiny"]
+
+
+def test_a_report_holds_all_methods_against_the_warp_whatever_the_order_of_the_runs(runs, tmp_path):
+    report_command((runs["leap"], runs["sgd"], runs["warp-leap"]), out=tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    # All runs have one preset, so no name repeats it.
+    assert "<span>warp-leap is ahead →</span>" in text
 
 
 def metrics_of(run):

@@ -75,7 +75,7 @@ def return_curves(groups: Sequence[Group], references: Mapping[str, float]) -> C
         y_label="mean return of an episode",
         log_x=True,
         references=[Reference(label, value) for label, value in references.items()],
-        marks=[Mark(f"paper, {whose} ~{value:.0f}", updates, value) for updates, value, whose in PAPER],
+        marks=[Mark(f"~{value:.0f}", updates, value) for updates, value, _ in PAPER],
         alt="Mean return against updates for every agent.",
         caption="Return on validation episodes: median and inter-quartile range over runs (the whole range below "
         f"four), averaged down to {POINTS} points. Stars are what the paper states: {stated}.",
@@ -164,17 +164,19 @@ def _table(groups: Sequence[Group]) -> Section:
         columns += [f"Over {baseline.label}", f"{baseline.label} after as many updates"]
     for which, label in REFERENCES.items():
         rows.append([label, None, Value.of(mean_of(groups[0], which), digits=1), *[None] * (len(columns) - 3)])
-    caption = (
-        "Held-out episodes, the same for every agent of a seed. Differences are paired by episode, over the seeds that "
-        "both have, and only after the same number of updates in the same maze. A search that the end of the episode "
-        "cuts off counts its steps up to then. For an agent with fewer updates, the last column is the return of the "
-        "other on validation episodes at that time."
-    )
-    note = Note(
+    notes = [
         "With its state reset at every step, an agent keeps what it learned about moving but forgets the episode. "
-        "Wandering takes any open direction except back; random moves also run into walls."
-    )
-    return Section("All agents", [Table(columns, rows, caption), note])
+        "Wandering takes any open direction except back; random moves also run into walls.",
+        "A search that is cut off by the end of its episode counts the steps until then.",
+    ]
+    if baseline is not None:
+        notes.append(
+            "Differences are paired by episode, over the seeds that both have, and only for agents with equally many "
+            f"updates in the same maze. For an agent with fewer updates, the last column is the return of "
+            f"{baseline.label} on validation episodes after that many."
+        )
+    table = Table(columns, rows, "The same held-out episodes for every agent of a seed.")
+    return Section("All agents", [table, *map(Note, notes)])
 
 
 def _curves(groups: Sequence[Group]) -> Section:

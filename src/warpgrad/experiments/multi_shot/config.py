@@ -175,7 +175,7 @@ _SHORT: dict[str, Any] = {"meta_steps": 100, "validate_every": 100}
 """The meta-steps of a trial: a quarter of those of `small`, so that the search costs less than the runs."""
 PROBES = RunTable(
     "multi-shot-steps",
-    "Step sizes: AUC on validation tasks, where there is meta-training after 100 meta-steps",
+    "Step sizes: AUC on validation tasks, after 100 meta-steps for the methods that are meta-trained",
     NAME,
     tuple(
         Row(

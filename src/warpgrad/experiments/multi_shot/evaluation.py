@@ -16,8 +16,8 @@ from warpgrad.model.learner import Learner
 from warpgrad.rules import Rule
 
 POLICY = (
-    "Batch-norm uses batch statistics in adaptation, and at test the task's own running statistics, freed of the "
-    "values they begin with"
+    "Batch-norm uses batch statistics in adaptation, and at test the task's own running statistics, corrected "
+    "for their initial values"
 )
 
 

@@ -12,7 +12,7 @@ from warpgrad.data.prepared import DRAWN
 from warpgrad.errors import require
 from warpgrad.experiments import comparison
 from warpgrad.experiments.base import Group, Lines
-from warpgrad.experiments.comparison import data_of, distinct, estimate, search_lines, trials_of
+from warpgrad.experiments.comparison import data_names, data_of, distinct, estimate, search_lines, trials_of
 from warpgrad.experiments.comparison_page import BESIDE, Measure, beside_paper, comparison_page
 from warpgrad.report import (
     Best,
@@ -57,7 +57,7 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
     return comparison_page(
         groups,
         title,
-        f"Alphabets experiment (App. E-G) on {' and '.join(data)} alphabets, "
+        f"Alphabets experiment (App. E-G) on {data_names(groups)} alphabets, "
         f"tested at {count(len(batches), 'batch size')} ({' and '.join(map(str, batches))})",
         held_out="held-out alphabets",
         measures=[*accuracies, *others],

@@ -44,7 +44,6 @@ from warpgrad.report import (
     Figure,
     Forest,
     ForestRow,
-    Gallery,
     Line,
     Note,
     Page,
@@ -121,8 +120,8 @@ def descents(shown: Sequence[Example], labels: Mapping[str, str], *, alt: str, c
     legend = [
         Line([], "white", "x0", dash="", marker="o", marker_size=4, marker_edge="black"),
         Line([], COLOURS["warp"], "x0 moved to Ω(x0)", dash=":"),
-        Line([], "#666666", "after the last step", dash="", marker="*", marker_size=9),
-        Line([], "black", "minimum", dash="", marker="x"),
+        Line([], "#7c858e", "after the last step", dash="", marker="*", marker_size=9),
+        Line([], PALETTE[-1], "minimum", dash="", marker="x"),
     ]
     return panels(rows, size=(2.5 * len(labels), 2.5 * len(shown) + 0.6), legend=legend, alt=alt, caption=caption)
 
@@ -303,7 +302,7 @@ def _coverage(group: Group) -> Note:
     return Note(
         f"Coverage: Ω(θ0) = x0 could be solved, by Newton's method and then path following, for {total - failures} "
         f"of {total} starts ({failures} failures, left out of the matched comparison). Ω moves a start by "
-        f"{shift:.2f} on average and keeps orientation (det DΩ > 0) at {kept:.1%} of the starts."
+        f"{shift:.2f} on average and keeps orientation (det DΩ > 0) at {100 * kept:.4g}% of the starts."
     )
 
 
@@ -385,7 +384,7 @@ def _pictures(group: Group, surfaces: int) -> list[Section]:
         caption=f"Left: a square grid of θ. Right: its image under the Ω of seed {run.seed}. Dashed: the square of "
         "starts.",
     )
-    return [Section("Surfaces and descents", figures), Section("What the warp does to the plane", [Gallery([warp])])]
+    return [Section("Surfaces and descents", figures), Section("What the warp does to the plane", [warp])]
 
 
 def _against_each_other(groups: Sequence[Group]) -> list[Section]:
@@ -402,7 +401,12 @@ def _against_each_other(groups: Sequence[Group]) -> list[Section]:
         3,
     )
     sentences = [Paragraph(row.estimate.sentence()) for row in rows]
-    return [Section("WarpGrad against WarpGrad, from θ0 = x0", [plot, Collapsible("The same in words", sentences)])]
+    return [
+        Section(
+            "The variants of WarpGrad against each other, from θ0 = x0",
+            [plot, Collapsible("The same in words", sentences)],
+        )
+    ]
 
 
 def _search(groups: Sequence[Group]) -> Section:

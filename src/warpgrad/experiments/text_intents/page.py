@@ -9,7 +9,7 @@ import numpy as np
 
 from warpgrad.experiments import comparison
 from warpgrad.experiments.base import Group, Lines
-from warpgrad.experiments.comparison import data_of, distinct
+from warpgrad.experiments.comparison import data_names, data_of, distinct
 from warpgrad.experiments.comparison_page import Measure, comparison_page
 from warpgrad.report import Block, Chart, Column, Page, Paragraph, Section, Series
 from warpgrad.report.tables import Cell
@@ -31,7 +31,7 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
     return comparison_page(
         groups,
         title,
-        f"Intents of sentences on {' and '.join(data_of(groups))}",
+        f"Intents of sentences of {data_names(groups)}",
         held_out="new domains",
         measures=measures,
         plain=[(Column("meta-training", "min"), _minutes), (Column(f"adaptation, {shots[-1]} shot", "s"), _seconds)],

@@ -54,7 +54,7 @@
       this.log = this.spec.logY;
       this.smooth = 0;
       this.single = false;
-      this.hidden = new Set();
+      this.hidden = new Set(this.spec.series.filter((one) => !one.shown).map((one) => one.name));
       this.drawn = false;
       this.card = figure.querySelector(".card");
       this.controls();
@@ -227,14 +227,17 @@
         x, y, text, text_color: soft, text_font: "sans-serif", text_font_size: "12px", x_offset: 4, y_offset: 3, ...more,
       }));
       const first = Math.min(...spec.x.flat().filter((value) => value !== null));
-      for (const reference of spec.references) {
+      const last = Math.max(...spec.x.flat().filter((value) => value !== null));
+      // At the left and at the right in turn, so that the names of two close lines do not overlap.
+      for (const [place, reference] of spec.references.entries()) {
         if (reference.value === null || (this.log && reference.value <= 0)) continue;
         const colour = reference.colour === null ? soft : colourOf(`--c${reference.colour}`);
         plot.add_layout(new (model("Span"))({
           dimension: "width", location: reference.value, line_color: colour, line_dash: [4, 4], line_width: 1.4,
         }));
         plot.scatter({ x: [first], y: [reference.value], fill_alpha: 0, line_alpha: 0, size: 1 });
-        if (reference.label) label(first, reference.value, reference.label);
+        const right = { text_align: "right", x_offset: -4 };
+        if (reference.label) label(place % 2 ? last : first, reference.value, reference.label, place % 2 ? right : {});
       }
       for (const mark of spec.marks) {
         plot.add_layout(new (model("Span"))({
@@ -244,7 +247,8 @@
           label(mark.value, 0, mark.label, { y_units: "screen" });
         } else {
           plot.scatter({ x: [mark.value], y: [mark.height], marker: "star", fill_color: ink, line_color: ink, size: 13 });
-          label(mark.value, mark.height, mark.label, { text_align: "right", x_offset: -8 });
+          const left = { text_align: "right", text_baseline: "middle", x_offset: -9, y_offset: 0 };
+          label(mark.value, mark.height, mark.label, left);
         }
       }
     }
