@@ -313,6 +313,13 @@ def test_pipes_are_not_waited_for(tmp_path, capsys):
     assert (code, "not a regular file" in said) == (2, True)
 
 
+def test_a_loop_of_links_is_no_folder_of_pictures(tmp_path, capsys):
+    loop = tmp_path / "birds"
+    loop.symlink_to(loop.name)
+    code, said = says(["data", "prepare", "folder", "--source", str(loop), "--out", str(tmp_path / "store")], capsys)
+    assert (code, said) == (2, f"warpgrad: {loop} does not exist: give a folder of class folders, or a zip of one.\n")
+
+
 def test_a_disk_that_is_too_small_for_the_replay_buffer_is_one_sentence(tmp_path):
     from tests.algorithms.test_replay import point
 
@@ -571,6 +578,14 @@ def ours(root: Path) -> Path:
         for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
             subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=b", *words], cwd=root, check=True)
     return package
+
+
+def test_a_repository_in_a_loop_of_links_is_none(tmp_path):
+    package = ours(tmp_path / "ours")
+    subprocess.run(["rm", "-r", tmp_path / "ours" / ".git"], check=True)
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "ours" / ".git").write_text(f"gitdir: {tmp_path / 'loop'}\n")
+    assert commit(package) is None
 
 
 def test_our_own_checkout_is_read_without_running_git(tmp_path, monkeypatch):
