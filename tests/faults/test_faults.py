@@ -31,7 +31,7 @@ from warpgrad.data.tasks.intents import cached_states
 from warpgrad.experiments.workers import Worker
 from warpgrad.io import LIFELINE, DamagedError, read_json, write_checksums, write_json
 from warpgrad.training import checkpoint
-from warpgrad.training.run_directory import CLEARING, LOCK, RunDirectory, reserved, saved_checkpoints
+from warpgrad.training.run_directory import CLEARING, LOCK, RunDirectory, identity, reserved, saved_checkpoints
 from warpgrad.version import commit
 
 COMMAND = [sys.executable, "-m", "warpgrad"]
@@ -250,6 +250,41 @@ def test_the_lock_lasts_until_the_summary_is_written(tmp_path):
         with pytest.raises(wg.WarpgradError, match="another process is running"), reserved(tmp_path / "run"):
             pass
     RunDirectory(tmp_path / "run", {}).close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_run_whose_directory_is_gone_writes_into_no_other(tmp_path, replaced):
+    run, elsewhere = RunDirectory(tmp_path / "run", {"seed": 0}), tmp_path / "elsewhere"
+    run.begin_metrics(offset=0)
+    run.path.rename(elsewhere)
+    others = RunDirectory(run.path, {"seed": 0}) if replaced else None
+    with pytest.raises(wg.WarpgradError, match="was removed, moved or replaced"):
+        run.save(1, {"step": 1})
+    assert run.path.exists() == replaced
+    assert not saved_checkpoints(run.path)
+    for opened in (run, *([others] if others else [])):
+        opened.close()
+
+
+def test_a_result_is_not_written_where_another_run_is_now(tmp_path, capsys, monkeypatch):
+    run = tmp_path / "run"
+
+    def moved(config: dict[str, object]) -> str:
+        run.rename(tmp_path / "elsewhere")
+        run.mkdir()
+        return identity(config)
+
+    monkeypatch.setattr("warpgrad.experiments.runner.identity", moved)
+    code, said = says(["run", "synthetic", "--out", str(run), *TINY], capsys)
+    assert (code, "was removed, moved or replaced" in said, list(run.iterdir())) == (2, True, [])
+
+
+def test_a_deleted_directory_is_no_place_to_start_in(tmp_path, capsys, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    sentence = "warpgrad: the current directory is gone; change to another and repeat the command.\n"
+    assert says(["list"], capsys) == (2, sentence)
 
 
 def test_a_summary_of_other_settings_is_not_reported(finished, tmp_path, capsys):
