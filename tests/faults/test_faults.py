@@ -230,6 +230,10 @@ def test_a_lifeline_that_is_none_ends_nothing(monkeypatch, capsys):
     for descriptor in ("999", "x", "9" * 30):
         monkeypatch.setenv(LIFELINE, descriptor)
         assert says(["list"], capsys)[0] == 0
+    # A process of its own, whose stderr is a pipe; it would end before it has listed anything.
+    command = "import time; from warpgrad.cli.outer import follow_parent; follow_parent(); time.sleep(1)"
+    done = subprocess.run([sys.executable, "-c", command], env={**os.environ, LIFELINE: "2"}, stderr=subprocess.PIPE)
+    assert done.returncode == 0
 
 
 def test_a_damaged_summary_is_made_again(finished, tmp_path, capsys):

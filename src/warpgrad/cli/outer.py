@@ -197,7 +197,8 @@ def follow_parent() -> None:
     """Stop and save when the process that started this one as its worker has ended for any reason."""
     descriptor = os.environ.pop(LIFELINE, "")
     alone = os.getppid()
-    if descriptor.isdigit() and _is_pipe(int(descriptor)):
+    # The standard streams may be pipes too, but no parent passes its lifeline as one of them.
+    if descriptor.isdigit() and int(descriptor) > 2 and _is_pipe(int(descriptor)):
 
         def wait() -> None:
             with contextlib.suppress(OSError):
