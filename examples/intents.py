@@ -16,7 +16,7 @@ import torch
 import warpgrad as wg
 from warpgrad.data.sources.text import Fields, prepare_text, read_rows
 from warpgrad.data.tasks.intents import IntentFamily, IntentShape, IntentTask, SentenceStates
-from warpgrad.layers.handover import hand_over
+from warpgrad.layers.export import export_classifier
 from warpgrad.layers.sentences import MINILM, SentenceClassifier, open_encoder, upper_part
 
 LAYERS, STEPS, RULE = 2, 3, wg.SGD(lr=1.0)
@@ -48,7 +48,7 @@ def main(past: str, new: str, out: str, encoder: str = MINILM, meta_steps: int =
     assert isinstance(net, SentenceClassifier)
     batch = task.batch(members)
     head = net.fitted(batch.states, batch.mask, batch.labels, len(labels))
-    hand_over(Path(out), opened, net, head, labels, layers=LAYERS)
+    export_classifier(Path(out), opened, net, head, labels, layers=LAYERS)
     print(
         f"task loss {curve.losses[0]:.3f} before, {curve.losses[-1]:.3f} after 20 steps; python {out}/classify.py '…'"
     )

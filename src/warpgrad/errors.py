@@ -186,4 +186,4 @@ def understood(source: Path | None) -> Iterator[None]:
 
 def first_line(error: Exception) -> str:
     """Return the first line of an error's message, or its type's name if it has none."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -343,17 +343,10 @@ def _sync_directory(directory: Path) -> None:
 
 def _lock(descriptor: int, *, wait: bool = False) -> None:
     """Lock an open file for as long as it is open; raise BlockingIOError if another process holds the lock."""
-    if sys.platform == "win32":
-        import msvcrt
+    from filelock import lock_descriptor  # unlike FileLock, it also locks folders, and files before they are renamed
 
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
-        except PermissionError as error:
-            raise BlockingIOError from error
-    else:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    if not lock_descriptor(descriptor, blocking=wait):
+        raise BlockingIOError
 
 
 class Lock:

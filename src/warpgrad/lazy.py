@@ -10,7 +10,7 @@ from typing import Any
 from warpgrad.errors import WarpgradError
 
 _EXTRAS = {
-    **dict.fromkeys(("PIL", "gymnasium", "jinja2", "matplotlib", "rich", "scipy", "tyro"), "paper"),
+    **dict.fromkeys(("PIL", "bokeh", "gymnasium", "jinja2", "matplotlib", "rich", "scipy", "tyro"), "paper"),
     **dict.fromkeys(("optuna", "sqlalchemy"), "sweep"),
     "tensorboard": "tensorboard",
     "wandb": "wandb",

@@ -13,7 +13,7 @@ import struct
 import zlib
 from pathlib import Path
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 FILE = "commit.txt"
 CHANGED = "+changes"

@@ -49,7 +49,9 @@ def test_a_baseline_around_adaptation_is_scored_in_the_same_way():
         return lambda adaptation: OnlineEWC(adaptation, strength=strength, ends=[4, 8], likelihood="gaussian")
 
     plain = learning_curves(learner, rule, tasks)
-    without, held = (learning_curves(learner, rule, tasks, around=consolidating(strength)) for strength in (0.0, 1e6))
+    without, held = (
+        learning_curves(learner, rule, tasks, make_stepper=consolidating(strength)) for strength in (0.0, 1e6)
+    )
     torch.testing.assert_close(without.scores["loss"], plain.scores["loss"])
     # Held fast, the first sub-task is neither forgotten nor anything else learned.
     torch.testing.assert_close(held.scores["loss"][:, -1, 0], held.scores["loss"][:, 1, 0], rtol=0.05, atol=1e-3)

@@ -15,7 +15,7 @@ import pytest
 from warpgrad.cli.main import main
 from warpgrad.cli.report import SHIPPED
 from warpgrad.io import SEAL
-from warpgrad.zoo import lay_out
+from warpgrad.zoo import restore_run
 
 TINY = ["--meta-steps", "2", "--steps", "3", "--starts", "2", "--test-surfaces", "3", "--test-starts", "2"]
 
@@ -134,7 +134,7 @@ def test_watching_ends_with_one_sentence_on_ctrl_c(run, tmp_path):
 
 def test_the_shipped_run_is_taken_up_where_it_stopped(tmp_path):
     """As the demonstration does, with fewer meta-steps and surfaces."""
-    lay_out(SHIPPED, tmp_path / "run")
+    restore_run(SHIPPED, tmp_path / "run")
     words = ["--preset", "long", "--meta-steps", "1001", "--out", str(tmp_path / "run"), "--quiet"]
     done = warpgrad("run", "synthetic", *words)
     assert done.returncode == 0, done.stderr

@@ -89,6 +89,7 @@ def test_a_missing_extra_is_named_with_its_command(monkeypatch):
         ("PIL", "pillow", "paper"),
         ("tyro", "tyro", "paper"),
         ("matplotlib", "matplotlib", "paper"),
+        ("bokeh", "bokeh", "paper"),
         ("optuna", "optuna", "sweep"),
         ("tensorboard", "tensorboard", "tensorboard"),
     ):

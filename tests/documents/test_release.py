@@ -33,6 +33,8 @@ def test_the_changelog_has_a_section_for_the_version_and_one_for_what_comes():
         assert numbers(base) > released[0]
     else:
         assert numbers(base) == released[0]
+        unreleased = CHANGELOG.split("## [Unreleased]")[1].split("\n## [")[0]
+        assert not unreleased.strip(), "what has changed since a release belongs to the next version, with .dev0"
         assert re.fullmatch(r" - \d{4}-\d\d-\d\d", SECTIONS[1][1]), "a release has a date"
 
 

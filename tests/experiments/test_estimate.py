@@ -27,16 +27,16 @@ from warpgrad.experiments.estimate import (
     MOST,
     CostEstimate,
     Sample,
-    _changed,
-    _extrapolated,
     buffers_watched,
     estimate_cost,
     estimate_lines,
+    extrapolated,
     fields_of,
     in_byte_unit,
     in_time_unit,
     on_line,
     repeats,
+    shortened,
     steps_between,
     validated_in_sample,
 )
@@ -204,10 +204,10 @@ def test_tests_on_the_way_are_paid_for_too():
     off, on = (multi_shot.config("paper", **changes, test_curve_every=every) for every in (0, 10))
     fields = fields_of(multi_shot, on)
     found = Sample(2, 1.0, 0.0, 0.1, 0, 0, 0, 0)
-    without, with_tests = (_extrapolated(config, fields, 2, 5, 1.0, [found], 0.0).seconds for config in (off, on))
+    without, with_tests = (extrapolated(config, fields, 2, 5, 1.0, [found], 0.0).seconds for config in (off, on))
     assert without == pytest.approx(40 + 2 * 0.1 * 20 / 5)
     assert with_tests - without == pytest.approx(4 * 0.1 * 30 / 5)
-    assert _changed(on, fields, 2, 2, 3, validated=True).test_curve_every == 0
+    assert shortened(on, fields, 2, 2, 3, validated=True).test_curve_every == 0
 
 
 def test_samples_record_at_once_and_leave_patience_as_it_was():

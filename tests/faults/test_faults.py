@@ -417,7 +417,7 @@ def test_a_rank_that_waits_inside_torch_ends_with_its_launcher_too():
     """Python hears no signal there: the thread that has noticed ends the process itself."""
     script = (
         "import signal; from warpgrad.cli import outer; "
-        "outer.GRACE_SECONDS = 0.5; outer._store_is_gone = lambda: True; "
+        "outer.GRACE_SECONDS = 0.5; outer.store_is_gone = lambda: True; "
         "signal.signal(signal.SIGTERM, lambda *_: None); outer.follow_parent(); import time; "
         "[time.sleep(1) for _ in range(60)]"
     )
@@ -448,7 +448,9 @@ def test_a_signal_while_options_are_parsed_is_no_wrong_option(monkeypatch, capsy
     def interrupted(_: object) -> None:
         raise SystemExit(128 + signal.SIGHUP)
 
-    monkeypatch.setattr("warpgrad.cli.main._app", lambda _: type("App", (), {"cli": lambda *_, **__: interrupted(0)}))
+    monkeypatch.setattr(
+        "warpgrad.cli.main.application", lambda _: type("App", (), {"cli": lambda *_, **__: interrupted(0)})
+    )
     assert says(["list"], capsys) == (129, "warpgrad: stopped; run the same command to resume.\n")
 
 

@@ -18,7 +18,14 @@ import warpgrad as wg
 from warpgrad.adaptation.base import Adaptation
 from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.data.tasks.intents import IntentTask, SentenceStates
-from warpgrad.layers.sentences import MINILM, SentenceClassifier, lower_states, open_encoder, put_back, upper_part
+from warpgrad.layers.sentences import (
+    MINILM,
+    SentenceClassifier,
+    lower_states,
+    open_encoder,
+    replace_upper_part,
+    upper_part,
+)
 from warpgrad.layers.transformer import (
     LowRank,
     is_merged,
@@ -210,7 +217,7 @@ def test_the_upper_part_on_cached_states_is_the_whole_encoder() -> None:
     torch.testing.assert_close(again[kept], whole[kept], rtol=0, atol=1e-6)
     warped = shaken(warp_transformer(upper, rank=2))
     adapted = output(warped, {"inputs_embeds": states, "attention_mask": inputs["attention_mask"]})
-    torch.testing.assert_close(output(put_back(model, warped, 2))[kept], adapted[kept], rtol=0, atol=1e-5)
+    torch.testing.assert_close(output(replace_upper_part(model, warped, 2))[kept], adapted[kept], rtol=0, atol=1e-5)
     torch.testing.assert_close(output(model), whole, rtol=0, atol=0)
     with pytest.raises(wg.WarpgradError, match="cannot be cut in two"):
         upper_part(gpt2(), 1)

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 LACKING = """
-import asyncio, ctypes, importlib, multiprocessing, os, pkgutil, signal, subprocess, sys, sysconfig, tempfile, types
+import asyncio, ctypes, importlib, multiprocessing, os, pkgutil, signal, subprocess, sys, sysconfig, tempfile
 for name in ("torch", "torch._dynamo", "torch.distributed.run", "torch.utils.data", "matplotlib.pyplot", "optuna",
              "sqlalchemy", "gymnasium", "PIL.Image", "tyro", "rich.progress", "jinja2", "filelock", "transformers"):
     importlib.import_module(name)  # what others wrote knows where it is
@@ -25,10 +25,6 @@ if platform == "win32":
         delattr(signal, name)
     for name in "O_CLOEXEC O_DIRECTORY O_NOFOLLOW O_NONBLOCK fork geteuid getuid fchmod sched_getaffinity".split():
         delattr(os, name)
-    msvcrt = types.ModuleType("msvcrt")
-    msvcrt.LK_LOCK, msvcrt.LK_NBLCK, msvcrt.LK_UNLCK = 1, 2, 0
-    msvcrt.locking = lambda descriptor, mode, size: None
-    sys.modules["msvcrt"] = msvcrt
 else:
     blocked = set()
     delattr(os, "sched_getaffinity")

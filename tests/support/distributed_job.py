@@ -102,7 +102,7 @@ def one_case(name: str) -> dict:
 
 
 def equality(place: Path) -> None:
-    distributed._AT_ONCE = 1  # as if there were more parcels than can be under way at a time
+    distributed.PARCELS_AT_ONCE = 1  # as if there were more parcels than can be under way at a time
     checkpoint.write_checkpoint(place / f"rank{RANK}.safetensors", {name: one_case(name) for name in CASES})
 
 

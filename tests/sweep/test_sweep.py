@@ -232,9 +232,9 @@ def test_a_study_goes_on_only_as_it_began(other, sentence, tmp_path):
 
 
 def test_foreign_studies_and_bad_addresses_are_refused(tmp_path):
-    study = optuna.create_study(study_name="study", storage=f"sqlite:///{tmp_path / 'study.db'}")
-    study.add_trial(optuna.create_trial(value=1.0))
-    study._storage.remove_session()
+    storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path / 'study.db'}")
+    optuna.create_study(study_name="study", storage=storage).add_trial(optuna.create_trial(value=1.0))
+    storage.remove_session()
     with pytest.raises(WarpgradError, match="was not made by 'warpgrad sweep'"), recording(tmp_path, planned()):
         pass
     for address in ("nonsense", "sqlite:////dev/null/x.db", "postgresql://me:secret@localhost:1/db"):

@@ -140,26 +140,26 @@ def test_a_card_is_shown_as_a_page(entries):
 
 def test_a_run_is_carried_on_from_an_entry_that_keeps_its_metrics(run, record, entries, tmp_path):
     with pytest.raises(WarpgradError, match="tiny contains only weights"):
-        wg.zoo.lay_out("tiny", tmp_path / "again", entries)
+        wg.zoo.restore_run("tiny", tmp_path / "again", entries)
     make_entry(run, "whole", record, entries, with_metrics=True)
-    wg.zoo.lay_out("whole", tmp_path / "again", entries)
+    wg.zoo.restore_run("whole", tmp_path / "again", entries)
     assert (tmp_path / "again" / "config.json").read_bytes() == (run / "config.json").read_bytes()
     assert (tmp_path / "again" / "metrics.jsonl").read_bytes() == (run / "metrics.jsonl").read_bytes()
     assert newest_checkpoint(tmp_path / "again").read_bytes() == newest_checkpoint(run).read_bytes()
     (tmp_path / "again" / "metrics.jsonl").write_text("of a run that has gone on")
-    wg.zoo.lay_out("whole", tmp_path / "again", entries)
+    wg.zoo.restore_run("whole", tmp_path / "again", entries)
     assert (tmp_path / "again" / "metrics.jsonl").read_text() == "of a run that has gone on"
 
 
 def test_no_entry_is_laid_out_where_another_process_works_or_keeps_files(tmp_path):
     with reserved(tmp_path / "run"), pytest.raises(WarpgradError, match="another process is running"):
-        wg.zoo.lay_out("synthetic-long", tmp_path / "run")
+        wg.zoo.restore_run("synthetic-long", tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").iterdir()] == [LOCK]
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "to-mother.txt").write_text("x")
     with pytest.raises(WarpgradError, match="not a run directory but contains files, such as to-mother"):
-        wg.zoo.lay_out("synthetic-long", tmp_path / "letters")
-    wg.zoo.lay_out("synthetic-long", tmp_path / "run")
+        wg.zoo.restore_run("synthetic-long", tmp_path / "letters")
+    wg.zoo.restore_run("synthetic-long", tmp_path / "run")
     assert newest_checkpoint(tmp_path / "run").exists()
 
 

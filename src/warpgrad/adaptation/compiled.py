@@ -28,8 +28,8 @@ from torch.fx import GraphModule
 
 from warpgrad.adaptation.graphs import reorder_products
 from warpgrad.adaptation.products import Declarations, load_products, replace_products
-from warpgrad.adaptation.traced import TracedGraphs, first_line
-from warpgrad.errors import WarpgradError
+from warpgrad.adaptation.traced import TracedGraphs
+from warpgrad.errors import WarpgradError, first_line
 from warpgrad.keys import fold
 from warpgrad.tensors import discrepancy, without_autocast
 

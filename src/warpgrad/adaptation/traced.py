@@ -34,6 +34,7 @@ from warpgrad.adaptation.base import (
 )
 from warpgrad.adaptation.graphs import simplify
 from warpgrad.adaptation.stacked import BatchedAdaptation
+from warpgrad.errors import first_line
 from warpgrad.model.forward_pass import changed, random_states
 from warpgrad.model.learner import Learner
 from warpgrad.rules import Rule
@@ -158,11 +159,6 @@ class TracedGraphs:
             return graph.forward
         self._refuse("their graph gives different numbers")
         return None
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, or the error's type if it has none."""
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def graph_settings(learner: Learner, rule: Rule) -> tuple[Hashable, ...]:

@@ -38,7 +38,7 @@ _CHUNK = 25
 """The number of tasks that are adapted to at once."""
 
 
-Around = Callable[[BatchedAdaptation], Stepper]
+MakeStepper = Callable[[BatchedAdaptation], Stepper]
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Curves:
 
 
 def points(
-    learner: Learner, rule: Rule, tasks: Sequence[ContinualTask], around: Around | None = None
+    learner: Learner, rule: Rule, tasks: Sequence[ContinualTask], make_stepper: MakeStepper | None = None
 ) -> Iterator[Point]:
     """Yield the stacked points θ_0 … θ_K of several tasks."""
     adaptation = BatchedAdaptation(learner, rule, tasks, range(len(tasks)))
-    stepper: Stepper = adaptation if around is None else around(adaptation)
+    stepper: Stepper = adaptation if make_stepper is None else make_stepper(adaptation)
     return Trajectory(stepper, tasks[0].steps).points()
 
 
@@ -68,7 +68,7 @@ def learning_curves(
     tasks: Sequence[ContinualTask],
     *,
     every: int | None = None,
-    around: Around | None = None,
+    make_stepper: MakeStepper | None = None,
 ) -> Curves:
     """Adapt to all tasks, and score them after every `every` steps and whenever a sub-task ends.
 
@@ -77,7 +77,7 @@ def learning_curves(
         rule: The update rule of adaptation.
         tasks: Tasks with as many sub-tasks and steps each, and test examples of one shape.
         every: Steps between scores; only at the ends of sub-tasks if None.
-        around: Makes a stepper of the adaptation, for a baseline that changes its steps.
+        make_stepper: Makes a stepper of the adaptation, for a baseline that changes its steps.
     """
     require(tasks, "learning_curves(...) needs at least one task.")
     n, total = tasks[0].steps_per_subtask, tasks[0].steps
@@ -88,7 +88,7 @@ def learning_curves(
         examples = stack_trees([_in_order(task) for task in chosen])
         rows = [
             _scores(learner, chosen[0], point, examples)
-            for point in points(learner, rule, chosen, around)
+            for point in points(learner, rule, chosen, make_stepper)
             if point.k in steps
         ]
         chunks.append({name: torch.stack([row[name] for row in rows], dim=1) for name in rows[0]})

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import arg
 
 import warpgrad.data as sets
-from warpgrad.cli.outer import tell
+from warpgrad.cli.outer import print_line
 from warpgrad.data.prepared import CLINC, DRAWN, OMNIGLOT, STORES
 from warpgrad.errors import check_name, require
 from warpgrad.io import write_bytes
@@ -62,7 +62,7 @@ def prepare_omniglot_command(
     require(source is None or not download, "give either --source or --download, not both.")
     if download:
         source = destination.parent / f"{OMNIGLOT}-archives"
-        tell(f"downloading the archives into {source}", stream=sys.stderr)
+        print_line(f"downloading the archives into {source}", stream=sys.stderr)
         sets.download_omniglot(source)
     make = sets.prepare_omniglot if name == OMNIGLOT else sets.prepare_omniglot_few_shot
     _print_summary(make(source, destination, progress=_lines("characters prepared")))
@@ -162,7 +162,7 @@ def _destination(out: Path | None, name: str) -> Path:
 
     destination = out or STORES / name
     if (left := partial_of(destination)).exists():
-        tell(f"resuming what an interrupted command left in {left}, if its source is the same", stream=sys.stderr)
+        print_line(f"resuming what an interrupted command left in {left}, if its source is the same", stream=sys.stderr)
     return destination
 
 
@@ -214,7 +214,7 @@ def montage_command(
     sets.montage(store, shown, drawings=drawings, zoom=zoom).save(buffer, format="PNG")
     write_bytes(out, buffer.getvalue())
     count = f"{len(shown)}" if len(shown) == len(chosen) else f"{len(shown)} of {len(chosen)}"
-    tell(f"{store.header.name}, {name}, {count} {_words(store)[1]}: {out}")
+    print_line(f"{store.header.name}, {name}, {count} {_words(store)[1]}: {out}")
 
 
 def _rows(store: ImageStore, group: str | None, split: str | None) -> tuple[str, tuple[int, ...]]:
@@ -243,24 +243,26 @@ def _print_summary(store: ImageStore) -> None:
     if "train" in header.splits:
         splits = ", ".join(f"{split} {len(members)}" for split, members in header.splits.items())
         channels, height, width = header.shape
-        tell(f"{header.name}: {len(store)} {classes}{of}: {splits}")
-        tell(f"{header.offsets[-1]} images, {height}×{width}, {'grey' if channels == 1 else 'RGB'}; {header.note}")
+        print_line(f"{header.name}: {len(store)} {classes}{of}: {splits}")
+        print_line(
+            f"{header.offsets[-1]} images, {height}×{width}, {'grey' if channels == 1 else 'RGB'}; {header.note}"
+        )
     else:
         usable = len(sets.usable_alphabets(store))
-        tell(f"{header.name}: {len(store)} {classes}{of}, {usable} with 20 or more")
-    tell(f"sha256 {header.sha256}")
-    tell(f"data set: {store.path}")
+        print_line(f"{header.name}: {len(store)} {classes}{of}, {usable} with 20 or more")
+    print_line(f"sha256 {header.sha256}")
+    print_line(f"data set: {store.path}")
 
 
 def _print_text(text: LabelledText) -> None:
     counts = [len(own) for own in text.members()]
     domains = f" in {len(set(text.domains))} domains" if text.has_domains() else ", no domains to split by"
-    tell(f"{text.name}: {len(text.texts)} sentences, {len(text.labels)} labels{domains}")
+    print_line(f"{text.name}: {len(text.texts)} sentences, {len(text.labels)} labels{domains}")
     fewest = text.labels[counts.index(min(counts))]
     outside = f"; {len(text.out_of_scope)} sentences out of scope" if text.out_of_scope else ""
-    tell(f"{min(counts)} ('{fewest}') to {max(counts)} sentences of a label{outside}")
-    tell(f"sha256 {text.sha256}")
-    tell(f"data set: {text.path}")
+    print_line(f"{min(counts)} ('{fewest}') to {max(counts)} sentences of a label{outside}")
+    print_line(f"sha256 {text.sha256}")
+    print_line(f"data set: {text.path}")
 
 
 def _lines(what: str) -> Callable[[int, int], None]:
@@ -268,6 +270,6 @@ def _lines(what: str) -> Callable[[int, int], None]:
 
     def progress(done: int, total: int) -> None:
         if 10 * done // total > 10 * (done - 1) // total:
-            tell(f"{done}/{total} {what}", stream=sys.stderr)
+            print_line(f"{done}/{total} {what}", stream=sys.stderr)
 
     return progress

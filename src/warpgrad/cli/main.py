@@ -17,7 +17,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
-from warpgrad.cli.outer import heard, open_streams, outcome
+from warpgrad.cli.outer import handled_signals, open_streams, outcome
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import DECLARATIONS
 from warpgrad.version import __version__
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line; every error becomes one sentence and an exit code, with `--debug` also a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     open_streams()
-    with heard():
+    with handled_signals():
         code = outcome(dispatch, [word for word in words if word != "--debug"], "--debug" in words)
     if (distributed := sys.modules.get("warpgrad.training.distributed")) is not None and "WORLD_SIZE" in os.environ:
         distributed.leave(code)  # started by torchrun
@@ -64,7 +64,7 @@ def _is_a_rank() -> bool:
 def parse(words: Sequence[str]) -> partial[None]:
     """Return the function that a command line asks for, bound to its arguments; any mistake becomes one sentence."""
     complaints = io.StringIO()
-    app = _app(_commands(words))
+    app = application(_commands(words))
     try:
         with contextlib.redirect_stderr(complaints):
             parsed: partial[None] = app.cli(
@@ -134,13 +134,13 @@ def _commands(words: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _app(commands: Mapping[str, Any]) -> SubcommandApp:
+def application(commands: Mapping[str, Any]) -> SubcommandApp:
     from tyro.extras import SubcommandApp
 
     app = SubcommandApp()
     for name, command in commands.items():
         about, target = command if isinstance(command, tuple) else (None, command)
-        inner: Any = _app(target) if isinstance(target, dict) else target
+        inner: Any = application(target) if isinstance(target, dict) else target
         app.command(name=name, help=about)(inner)
     return app
 

@@ -106,7 +106,7 @@ def _while_importing_torch(error: BaseException) -> bool:
     return any(frame.f_globals.get("__name__") == "torch" and frame.f_code.co_name == "<module>" for frame in frames)
 
 
-def tell(line: str, stream: TextIO | None = None) -> None:
+def print_line(line: str, stream: TextIO | None = None) -> None:
     """Print a line for the user, with unprintable characters in names from files escaped."""
     print(printable(line), file=stream, flush=stream is not None)
 
@@ -134,7 +134,7 @@ def open_streams() -> None:
 
 
 @contextlib.contextmanager
-def heard() -> Iterator[None]:
+def handled_signals() -> Iterator[None]:
     """End the command cleanly on a signal; further signals are ignored once it is ending."""
     ending = False
 
@@ -181,7 +181,7 @@ def _is_pipe(descriptor: int) -> bool:
         return False
 
 
-def _store_is_gone() -> bool:
+def store_is_gone() -> bool:
     """Return whether torchrun, which serves the store that its processes meet in, has ended and refuses connections."""
     try:
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
@@ -206,7 +206,7 @@ def follow_parent() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     elif "TORCHELASTIC_RUN_ID" in os.environ:
-        gone = _store_is_gone()
+        gone = store_is_gone()
 
         def wait() -> None:
             # If the launcher ended before this point, the parent never changes any more; but its store is gone.

@@ -169,11 +169,11 @@ def demo_command(*, workers: int = 2, out: Path = Path("runs/demo"), surfaces_on
     """
     from warpgrad.experiments.reproduction import cells
     from warpgrad.report import Page
-    from warpgrad.zoo import lay_out
+    from warpgrad.zoo import restore_run
 
     surfaces = find_table("synthetic-demo")
     carried_on, _ = cells(find_experiment("synthetic"), surfaces, out, surfaces.preset, None)
-    lay_out(SHIPPED, carried_on.directory)
+    restore_run(SHIPPED, carried_on.directory)
     _, descents = _reproduced(surfaces.name, None, None, workers, out)
     sections = [section for section in descents.sections if section.title not in ("Configuration", "Reproduce")]
     shown = "what a meta-trained warp does to loss surfaces"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warpgrad.cli.outer import tell
+from warpgrad.cli.outer import print_line
 from warpgrad.cli.run import print_rows
 from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments import Config, Declaration, find_experiment
@@ -114,7 +114,7 @@ def sweep_command(
 
 
 def _say(line: str) -> None:
-    tell(line, stream=sys.stderr)
+    print_line(line, stream=sys.stderr)
 
 
 def _conclude(plan: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths, command: str) -> None:
@@ -129,8 +129,8 @@ def _conclude(plan: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths, co
     write_json(places.best, best_settings(plan, complete[0]), seal=True)
     study_page(plan, trials, places, command).write(places.page)
     print_rows(*lines(plan, trials), f"{plan.experiment.name}, {plan.config.method}: {summary(trials)}")
-    tell(f"page: {places.page}")
-    tell(f"best settings: warpgrad run {plan.experiment.name} --config {places.best}")
+    print_line(f"page: {places.page}")
+    print_line(f"best settings: warpgrad run {plan.experiment.name} --config {places.best}")
 
 
 def _named(words: Sequence[str]) -> set[str]:

@@ -43,7 +43,7 @@ _LYING = frozenset({5, 6, 7, 8})
 """The values of the EXIF orientation (274) that exchange height and width."""
 
 
-class Look(NamedTuple):
+class ImageHeader(NamedTuple):
     """What the header of an image file says, without its pixels."""
 
     size: tuple[int, int]
@@ -51,12 +51,12 @@ class Look(NamedTuple):
     grey: bool
 
 
-def look(encoded: bytes, where: str, remedy: str) -> Look:
+def image_header(encoded: bytes, where: str, remedy: str) -> ImageHeader:
     """Return size and colour of an image file; this is cheap, because the pixels are not decoded."""
     with _opened(encoded, where, remedy) as image:
         width, height = image.size
         lying = image.getexif().get(274) in _LYING
-        return Look((height, width) if lying else (width, height), image.mode in _GREY)
+        return ImageHeader((height, width) if lying else (width, height), image.mode in _GREY)
 
 
 def read_picture(encoded: bytes, where: str, remedy: str, *, channels: int) -> Image.Image:
@@ -112,7 +112,7 @@ class ClassFiles(NamedTuple):
     files: Sequence[str]
 
 
-def told(classes: Sequence[ClassImages], progress: Progress | None) -> Iterator[ClassImages]:
+def with_progress(classes: Sequence[ClassImages], progress: Progress | None) -> Iterator[ClassImages]:
     """Yield class after class, and call `progress` when each is done."""
     for done, item in enumerate(classes, start=1):
         yield item
@@ -124,7 +124,9 @@ def stream(
     classes: Sequence[ClassFiles], read: Callable[[str], Images], progress: Progress | None
 ) -> Iterator[ClassImages]:
     """Yield class after class, read with `read(file)`: uint8 [channels, height, width], all of one shape."""
-    return told([ClassImages(item.name, item.group, partial(_stacked, item.files, read)) for item in classes], progress)
+    return with_progress(
+        [ClassImages(item.name, item.group, partial(_stacked, item.files, read)) for item in classes], progress
+    )
 
 
 def _stacked(files: Sequence[str], read: Callable[[str], Images]) -> Images:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from warpgrad.errors import WarpgradError, require
 from warpgrad.experiments.base import Diverged, Group
-from warpgrad.io import settings_of as without_checksums
+from warpgrad.io import settings_of
 from warpgrad.report.metric_curves import is_number
 from warpgrad.statistics.estimates import Difference, Estimate, mean_interval, paired_difference
 from warpgrad.statistics.formatting import raised
@@ -72,7 +72,7 @@ def setting(group: Group) -> str:
     return f"{found['data']}, {found['ways']}-way {shots}-shot ({found['split']})"
 
 
-def settings_of(groups: Sequence[Group]) -> str:
+def all_settings(groups: Sequence[Group]) -> str:
     return " and ".join(dict.fromkeys(setting(group) for group in groups))
 
 
@@ -156,9 +156,9 @@ def trials_of(groups: Iterable[Group], metric: str, diverged: Iterable[Diverged]
     found = []
     for group in groups:
         scores = [evaluation["metrics"][metric] for evaluation in group.evaluations]
-        settings = without_checksums(group.runs[0].config)
+        settings = settings_of(group.runs[0].config)
         found.append(Trial(group.label.split(",")[0], settings, sum(scores) / len(scores)))
-    failed = [Trial(trial.label.split(",")[0], without_checksums(trial.config), math.nan) for trial in diverged]
+    failed = [Trial(trial.label.split(",")[0], settings_of(trial.config), math.nan) for trial in diverged]
     return found + failed
 
 

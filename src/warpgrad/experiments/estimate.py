@@ -116,7 +116,7 @@ def sample_at(
 
     Returns None if the method has no meta-steps.
     """
-    changed = _changed(config, fields, steps, tasks, meta_steps, validated=scores_on_the_way(config, fields))
+    changed = shortened(config, fields, steps, tasks, meta_steps, validated=scores_before_end(config, fields))
     with tempfile.TemporaryDirectory(prefix=SCRATCH) as place, buffers_watched() as buffers:
         directory = Path(place) / "run"
         experiment.train(changed, Execution(directory, progress=False))
@@ -134,14 +134,14 @@ def flops_at(experiment: Experiment[C], config: C, fields: CostFields, steps: in
     """Count the FLOPs of the second meta-step; the first one also tests whether tasks can be stacked."""
     counts = []
     for meta_steps in (1, 2):
-        changed = _changed(config, fields, steps, tasks, meta_steps, validated=False)
+        changed = shortened(config, fields, steps, tasks, meta_steps, validated=False)
         with tempfile.TemporaryDirectory(prefix=SCRATCH) as place, Flops() as counter:
             experiment.train(changed, Execution(Path(place) / "run", progress=False))
         counts.append(counter.total)
     return float(counts[1] - counts[0])
 
 
-def _changed(config: C, fields: CostFields, steps: int, tasks: int, meta_steps: int, *, validated: bool) -> C:
+def shortened(config: C, fields: CostFields, steps: int, tasks: int, meta_steps: int, *, validated: bool) -> C:
     """Return the settings of a sample, with one validation at its end if `validated`, else with none."""
     changes: dict[str, Any] = {"meta_steps": meta_steps}
     if fields.steps:
@@ -156,7 +156,7 @@ def _changed(config: C, fields: CostFields, steps: int, tasks: int, meta_steps: 
     return dataclasses.replace(config, **changes)
 
 
-def scores_on_the_way(config: Config, fields: CostFields) -> bool:
+def scores_before_end(config: Config, fields: CostFields) -> bool:
     """Return whether the run validates or tests before it ends; its peak memory may be that of a validation."""
     tests = bool(fields.tests and getattr(config, "test_curve_every", 0))
     return tests or 0 < getattr(config, "validate_every", 0) <= getattr(config, "meta_steps", 0)
@@ -271,7 +271,7 @@ def estimate_cost(experiment: Experiment[C], config: C, *, budget: float = 60.0)
         if long > short:
             samples.append(sample_at(experiment, config, fields, long, taken, repeats(budget, step * long)))
     found = [sample for sample in samples if sample is not None]
-    return _extrapolated(config, fields, steps, tasks, taken / tasks, found, _flops_at(counts, steps) * tasks / few)
+    return extrapolated(config, fields, steps, tasks, taken / tasks, found, _flops_at(counts, steps) * tasks / few)
 
 
 def _flops_at(counts: dict[int, float], steps: int) -> float:
@@ -288,9 +288,10 @@ def estimate_lines(
     return [title, *estimate_cost(experiment, config, budget=budget).lines(flops, ranks)]
 
 
-def _extrapolated(
+def extrapolated(
     config: Any, fields: CostFields, steps: int, tasks: int, share: float, samples: list[Sample], flops: float
 ) -> CostEstimate:
+    """Return the cost of the run, at `steps` steps of `tasks` tasks, from samples with a `share` of these tasks."""
     last = samples[-1]
 
     def at(name: str) -> float:

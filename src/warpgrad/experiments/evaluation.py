@@ -32,7 +32,7 @@ class ScoredConfig(Protocol):
     def test_curve_every(self) -> int: ...
 
 
-def scores_on_the_way(config: ScoredConfig, metric: str, validate: Validation, test: Validation) -> dict[str, Any]:
+def scoring(config: ScoredConfig, metric: str, validate: Validation, test: Validation) -> dict[str, Any]:
     """Return keyword arguments for `meta_train` that keep the weights with the largest `metric` of `validate`.
 
     `test` selects nothing; it is measured only if the settings ask for a curve.

@@ -68,7 +68,7 @@ def warped_network(
         warp_init: Leave them at their random weights (`own`), make them the identity map (`identity`), or scale them so
             that activations behind each have the root mean square of those in front of it (`scaled`).
         inputs: What `scaled` measures on, in one pass through the network.
-        warping: What `make` is told to have warp-layers.
+        warping: Keyword arguments with which `make` adds warp-layers.
     """
     warped = keyed(seed, "warp", partial(make, **warping))
     warped.load_state_dict(plain_network(seed, make).state_dict(), strict=False)

@@ -24,7 +24,7 @@ class WarpLSTM(nn.Module):
 
         core = WarpLSTM(8, 64)
         outputs, state = core(inputs)                # (time, batch, 8) -> (time, batch, 64)
-        outputs, state = core(more_inputs, state)    # goes on where it was
+        outputs, state = core(more_inputs, state)    # continues from there
 
     The state is (h, c), each (2 · pairs, batch, hidden), in the order task, warp, task, warp, … The linear task head of
     the figure is left to the user, because it differs from problem to problem.
@@ -149,7 +149,7 @@ class WarpHyperCell(nn.Module):
         self.projection = Warp(projection)
 
     def reset_parameters(self) -> None:
-        """Redraw W, V and b; φ is left alone."""
+        """Redraw W, V and b; φ does not change."""
         bound = 1 / math.sqrt(self.hidden_size)
         for parameter in (self.weight_ih, self.weight_hh, self.bias):
             nn.init.uniform_(parameter, -bound, bound)

@@ -2,8 +2,8 @@
 
 The lower layers of the encoder never change, so their output for a sentence is computed once (`lower_states`) and kept.
 The upper layers are a separate model (`upper_part`): the same class with fewer layers, which takes hidden states
-instead of words, so that the encoder's code still builds masks and positions. `put_back` puts adapted layers back into
-a copy of the whole encoder.
+instead of words, so that the encoder's code still builds masks and positions. `replace_upper_part` puts adapted layers
+back into a copy of the whole encoder.
 
 A sentence is the mean of its tokens' last states, scaled to length 1. The head is built from the support set: the logit
 of a class is τ times the cosine to the centroid of its sentences, plus the sentence times a correction that is adapted
@@ -156,7 +156,7 @@ def upper_part(encoder: M, layers: int) -> M:
     return upper
 
 
-def put_back(encoder: M, upper: nn.Module, layers: int) -> M:
+def replace_upper_part(encoder: M, upper: nn.Module, layers: int) -> M:
     """Return a copy of the whole encoder whose top layers are those of `upper`, with warps and θ merged."""
     stack, depth = _stack(encoder, layers)
     whole = copy.deepcopy(encoder)
@@ -180,13 +180,13 @@ def mean_pool(states: Tensor, mask: Tensor) -> Tensor:
     return F.normalize((states * kept).sum(1) / kept.sum(1), dim=-1)
 
 
-def padded(upper: nn.Module, states: Tensor, mask: Tensor) -> Tensor:
+def embed_padded(upper: nn.Module, states: Tensor, mask: Tensor) -> Tensor:
     """Embed sentences as vectors of length 1, with one sentence per row."""
     return mean_pool(upper(inputs_embeds=states, attention_mask=mask)[0], mask)
 
 
-def packed(upper: nn.Module, states: Tensor, mask: Tensor) -> Tensor:
-    """Embed sentences like `padded`, but with several in a row of the longest one's length.
+def embed_packed(upper: nn.Module, states: Tensor, mask: Tensor) -> Tensor:
+    """Embed sentences like `embed_padded`, but with several in a row of the longest one's length.
 
     A token attends only to tokens of the same sentence.
     """
@@ -236,7 +236,7 @@ def packs_alike(upper: nn.Module, width: int) -> bool:
     training = upper.training
     try:
         with torch.no_grad():
-            alone, shared = padded(upper.eval(), states, mask), packed(upper, states, mask)
+            alone, shared = embed_padded(upper.eval(), states, mask), embed_packed(upper, states, mask)
     except (IndexError, RuntimeError, TypeError, ValueError):  # a family that accepts no such mask
         return False
     finally:
@@ -299,13 +299,13 @@ class SentenceClassifier(nn.Module):
         With gradients, short sentences share a row: most of a batch that is padded to its longest sentence is padding.
         """
         if torch.is_grad_enabled():
-            return packed(self.upper, states, mask) if self.packs else padded(self.upper, states, mask)
+            return embed_packed(self.upper, states, mask) if self.packs else embed_padded(self.upper, states, mask)
         lengths = mask.sum(1)
         order = lengths.argsort()
         parts = []
         for chosen in torch.split(order, CHUNK):
             longest = int(lengths[chosen].max())
-            parts.append(padded(self.upper, states[chosen, :longest], mask[chosen, :longest]))
+            parts.append(embed_padded(self.upper, states[chosen, :longest], mask[chosen, :longest]))
         return torch.cat(parts)[order.argsort()]
 
     def fitted(self, states: Tensor, mask: Tensor, labels: Tensor, classes: int) -> Head:

@@ -21,8 +21,8 @@ from typing import Self
 
 from markupsafe import Markup
 
-from warpgrad.errors import WarpgradError
 from warpgrad.io import write_bytes
+from warpgrad.lazy import naming_extras
 from warpgrad.report.blocks import Block, Figure, Outline, PageContext, Section, image_type, render
 from warpgrad.report.charts import Chart
 from warpgrad.report.forest import Forest
@@ -126,8 +126,9 @@ def _colours() -> str:
 def _library() -> str:
     """Return the JavaScript of the chart library from its Python package, without importing the package."""
     spec = find_spec("bokeh")
-    if spec is None or spec.origin is None:
-        raise WarpgradError("bokeh is not installed: pip install 'warpgrad[paper]'.")
+    with naming_extras():
+        if spec is None or spec.origin is None:
+            raise ModuleNotFoundError(name="bokeh")
     folder = Path(spec.origin).parent / "server" / "static" / "js"
     return "\n".join((folder / name).read_text(encoding="utf-8") for name in ("bokeh.min.js", "bokeh-api.min.js"))
 

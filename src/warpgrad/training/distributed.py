@@ -90,7 +90,7 @@ def environment_alone() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not _TORCHRUN.fullmatch(name)}
 
 
-def several() -> bool:
+def is_distributed() -> bool:
     """Return whether this process is one of several ranks."""
     return _current is not None
 
@@ -101,7 +101,7 @@ def leave(code: int) -> NoReturn:
     Its threads occasionally abort while the interpreter shuts down (SIGABRT, after everything has been written), which
     torchrun takes for a failure of the run.
     """
-    if several():
+    if is_distributed():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -135,7 +135,7 @@ def _initialise(device: torch.device, timeout: float) -> None:
         store = PrefixStore(_attempt(store, rank, size, patience), store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
     except (RuntimeError, ValueError, OSError) as error:
-        raise lost(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}", patience, error) from error
+        raise rank_lost(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}", patience, error) from error
     atexit.register(_leave)
 
 
@@ -189,7 +189,7 @@ TIMEOUT = "WARPGRAD_TIMEOUT"
 """Environment variable: seconds that a rank waits for the others in an exchange."""
 CAPACITY = 16
 """The largest number of values in one exchange."""
-_AT_ONCE = 64
+PARCELS_AT_ONCE = 64
 """The largest number of parcels that a rank sends or receives at a time."""
 _MESSAGE_BYTES = 4096
 _FAILED = "failed"
@@ -223,7 +223,7 @@ class TorchRanks(Ranks):
         with self._watched():
             # The first parcel in the common order that is still under way heads the lists of both its ranks, so both
             # have named it: handling a few at a time cannot deadlock.
-            while some := list(islice(waiting, _AT_ONCE)):
+            while some := list(islice(waiting, PARCELS_AT_ONCE)):
                 works = [
                     dist.isend(data, receiver) if sender == self.index else dist.irecv(data, sender)
                     for sender, receiver, data in some
@@ -308,10 +308,10 @@ class TorchRanks(Ranks):
             yield
         except RuntimeError as error:
             self._over = True
-            raise lost(f"rank {self.index} of {self.size}", self.timeout, error) from error
+            raise rank_lost(f"rank {self.index} of {self.size}", self.timeout, error) from error
 
 
-def lost(who: str, timeout: float, error: Exception) -> RankLostError:
+def rank_lost(who: str, timeout: float, error: Exception) -> RankLostError:
     """Return an error that tells the user in one sentence what torch.distributed reported."""
     # Leave out the location in torch's source, and its advice.
     reason = re.sub(r"^\[[^]]*\]\s*", "", str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0]

@@ -49,7 +49,7 @@ from warpgrad.io import (
     writing,
 )
 from warpgrad.training import checkpoint
-from warpgrad.training.distributed import several
+from warpgrad.training.distributed import is_distributed
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class RunDirectory:
             ranks: The processes that work on this run, of which this one writes.
         """
         require(
-            ranks.size > 1 or not several(),
+            ranks.size > 1 or not is_distributed(),
             "this method meta-learns nothing that several processes could share; run it without torchrun.",
         )
         self.path = path

@@ -148,11 +148,11 @@ def load(name: str, folder: str | Path | None = None, *, device: torch.device | 
     return load_method(entry / WEIGHTS, build(dataclasses.replace(config, device=str(device))).learner)
 
 
-def lay_out(name: str, directory: str | Path, folder: str | Path | None = None) -> None:
+def restore_run(name: str, directory: str | Path, folder: str | Path | None = None) -> None:
     """Write the run of an entry into a directory, where its command resumes it; an existing run is left alone.
 
     Example:
-        >>> wg.zoo.lay_out("synthetic-long", folder / "run")
+        >>> wg.zoo.restore_run("synthetic-long", folder / "run")
         >>> sorted(path.name for path in (folder / "run").glob("[a-z]*"))
         ['checkpoints', 'config.json', 'metrics.jsonl']
     """
@@ -192,4 +192,4 @@ def _entry(name: str, folder: str | Path | None) -> Path:
     return entry
 
 
-__all__ = ["Card", "card", "lay_out", "load", "names"]
+__all__ = ["Card", "card", "load", "names", "restore_run"]

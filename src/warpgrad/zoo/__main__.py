@@ -40,7 +40,7 @@ def make_entry(run: Path, name: str, record: Path, out: Path = ENTRIES, *, with_
         name: Of the entry.
         record: The file that holds the results of a run under these settings, as `warpgrad reproduce --record` wrote.
         out: The folder of the entries.
-        with_metrics: Keep the whole checkpoint and the meta-losses, so that `lay_out` can give the run back.
+        with_metrics: Keep the whole checkpoint and the meta-losses, so that `restore_run` can give the run back.
     """
     settings, summary = (read_object(run / file) for file in ("config.json", "summary.json"))
     require(isinstance(settings.get("experiment"), str), f"{run} is not a run of an experiment of warpgrad.")

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from warpgrad.data import prepare_folder
-from warpgrad.data.pictures import look, pixels, read_picture
+from warpgrad.data.pictures import image_header, pixels, read_picture
 from warpgrad.data.splits import draw_splits, fractions
 from warpgrad.errors import WarpgradError
 
@@ -179,12 +179,12 @@ def test_pictures_are_upright_solid_and_whole():
     exif = Image.Exif()
     exif[274] = 6
     lying = encoded(pixels_there, exif=exif)
-    assert look(lying, "it", "") == ((4, 6), False)
+    assert image_header(lying, "it", "") == ((4, 6), False)
     assert np.array_equal(decoded(lying), np.rot90(pixels_there, -1)), "turned by a quarter, clockwise"
     clear = np.dstack([pixels_there, np.full((4, 6), 0, dtype=np.uint8)])
     assert (decoded(encoded(clear)) == 255).all(), "what is transparent is white, not its hidden colour"
     bits = Image.fromarray(noise(2, channels=1) > 127).convert("1")
-    assert look(encoded(bits), "it", "").grey
+    assert image_header(encoded(bits), "it", "").grey
     assert len(np.unique(pixels(read_picture(encoded(bits), "it", "", channels=1), 5))) > 2, "not nearest neighbour"
     palette = Image.fromarray(pixels_there).convert("P", palette=Image.Palette.ADAPTIVE)
     assert np.array_equal(decoded(encoded(palette)), np.asarray(palette.convert("RGB")))

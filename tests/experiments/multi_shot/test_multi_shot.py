@@ -23,7 +23,7 @@ from warpgrad.experiments.comparison import difference, setting
 from warpgrad.experiments.evaluation import AdaptationCurve
 from warpgrad.experiments.multi_shot import experiment as multi_shot
 from warpgrad.experiments.multi_shot.config import METHODS, MultiShotConfig
-from warpgrad.experiments.multi_shot.evaluation import mean_scores
+from warpgrad.experiments.multi_shot.evaluation import scores_on_split
 from warpgrad.experiments.multi_shot.experiment import MultiShot, open_images
 from warpgrad.experiments.multi_shot.methods import recipe
 from warpgrad.experiments.reproduction import cells
@@ -275,7 +275,7 @@ def test_the_weights_with_the_best_validation_are_the_ones_tested(tiny, runs):
     lines = [json.loads(line) for line in (runs["leap"] / "metrics.jsonl").read_text().splitlines()]
     config = tiny(method="leap")
     learner, rule = trained(config, runs["leap"])
-    scores = mean_scores(config, open_images(config), learner, rule, "validation", config.validation_tasks)
+    scores = scores_on_split(config, open_images(config), learner, rule, "validation", config.validation_tasks)
     assert scores["auc"] == max(line["validation/auc"] for line in lines)
 
 
@@ -285,7 +285,7 @@ def metrics_of(run: Path) -> list[dict[str, float]]:
 
 def test_test_tasks_are_scored_during_meta_training_and_choose_nothing(tiny, runs, tmp_path, monkeypatch):
     """The same bytes with and without, though the test scores tell another meta-step to be the best."""
-    measured = multi_shot.mean_scores
+    measured = multi_shot.scores_on_split
     answers = iter([99.0, 1.0])
 
     def misleading(config, images, learner, rule, split, tasks):
@@ -295,7 +295,7 @@ def test_test_tasks_are_scored_during_meta_training_and_choose_nothing(tiny, run
         assert (split, tasks) == ("test", 2)
         return {**found, "auc": next(answers)}
 
-    monkeypatch.setattr(multi_shot, "mean_scores", misleading)
+    monkeypatch.setattr(multi_shot, "scores_on_split", misleading)
     config = tiny(method="leap", test_curve_every=1, test_curve_tasks=2)
     EXPERIMENT.train(config, Execution(tmp_path / "run", progress=False))
     lines, plain = metrics_of(tmp_path / "run"), metrics_of(runs["leap"])
@@ -336,7 +336,7 @@ def test_the_scores_on_the_way_are_those_of_the_first_test_tasks(tiny, runs, tmp
 def test_the_curve_of_a_search_does_not_see_test_classes(tiny, tmp_path, monkeypatch):
     seen = []
     answer = {"accuracy": 1.0, "auc": 1.0, "loss": 1.0}
-    monkeypatch.setattr(multi_shot, "mean_scores", lambda *given: seen.append(given[4]) or answer)
+    monkeypatch.setattr(multi_shot, "scores_on_split", lambda *given: seen.append(given[4]) or answer)
     EXPERIMENT.train(
         tiny(method="leap", test_curve_every=1, split="validation"), Execution(tmp_path / "run", progress=False)
     )

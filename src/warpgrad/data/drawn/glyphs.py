@@ -369,7 +369,7 @@ def _walk(random: Random, style: Style, begin: Floats) -> Floats:
 
 
 def _on(random: Random, there: Glyph) -> Floats:
-    """Draw a place on a stroke: one of its ends or the middle of its course."""
+    """Draw a point on a stroke: one of its ends or the middle of its course."""
     points = there[random.integer(0, len(there) - 1)].points
     return np.array(points[(0, len(points) // 2, -1)[random.integer(0, 2)]])
 

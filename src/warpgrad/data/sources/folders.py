@@ -18,7 +18,7 @@ from typing import NamedTuple
 from PIL import Image
 
 from warpgrad.data.archives import FileTree, open_tree
-from warpgrad.data.pictures import MAX_PIXELS, ClassFiles, Progress, look, resized, stream
+from warpgrad.data.pictures import MAX_PIXELS, ClassFiles, Progress, image_header, resized, stream
 from warpgrad.data.prepared import TITLES
 from warpgrad.data.splits import FILE_NAMES, SPLITS, check_splits, draw_splits, fractions, lines_of
 from warpgrad.data.store import ImageStore
@@ -185,7 +185,7 @@ def _look_through(
     all_grey = True
     for done, item in enumerate(classes, start=1):
         for file in item.files:
-            seen = look(tree.read(file), f"{tree.path}: {file}", _REMEDY)
+            seen = image_header(tree.read(file), f"{tree.path}: {file}", _REMEDY)
             all_grey = all_grey and seen.grey
             sides = sides or seen.size
             require(

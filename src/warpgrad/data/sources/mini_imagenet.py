@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from warpgrad.data.archives import FileTree, files_fingerprint, find_tree, open_tree
-from warpgrad.data.pictures import ClassFiles, Progress, resized, stream, told
+from warpgrad.data.pictures import ClassFiles, Progress, resized, stream, with_progress
 from warpgrad.data.plain_pickle import load_plain, numbers_in, text
 from warpgrad.data.splits import FILE_NAMES, check_splits
 from warpgrad.data.store import Images, ImageStore
@@ -172,7 +172,7 @@ def _from_pickles(place: Path, destination: Path, contents: MiniContents, progre
     ]
     return write(
         destination,
-        told(classes, progress),
+        with_progress(classes, progress),
         splits=splits,
         note=f"RGB 0 to 255, {SIDE}×{SIDE}, as in the public pickles",
         fingerprint=files_fingerprint(paths),

@@ -19,7 +19,7 @@ from PIL import Image
 
 from warpgrad.data.archives import FileTree, Limits, find_archives, open_tree
 from warpgrad.data.download import download
-from warpgrad.data.pictures import UNREADABLE, Progress, told
+from warpgrad.data.pictures import UNREADABLE, Progress, with_progress
 from warpgrad.data.splits import draw_splits
 from warpgrad.data.store import Images, ImageStore
 from warpgrad.data.writing import ClassImages, check_vacant, write
@@ -161,7 +161,7 @@ def prepare_with_splits(
             fingerprints.append(tree.fingerprint())
         return write(
             destination,
-            told(_classes(drawings, size), progress),
+            with_progress(_classes(drawings, size), progress),
             name=name,
             shape=(1, size, size),
             splits=splits([f"{alphabet}/{character}" for alphabet, character in sorted(drawings)]),

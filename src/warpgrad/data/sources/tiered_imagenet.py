@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from warpgrad.data.archives import files_fingerprint, find_tree, open_tree
-from warpgrad.data.pictures import Progress, exactly, resized, stream, told
+from warpgrad.data.pictures import Progress, exactly, resized, stream, with_progress
 from warpgrad.data.plain_pickle import Integers, load_plain, numbers_in, text
 from warpgrad.data.sources.folders import read_layout
 from warpgrad.data.sources.mini_imagenet import FOLDERS, LICENCE, SHAPE, SIDE, file_of, one_at_a_time
@@ -110,7 +110,7 @@ def _from_pickles(place: Path, destination: Path, sizes: Mapping[str, int], prog
     ]
     return write(
         destination,
-        told(classes, progress),
+        with_progress(classes, progress),
         splits=splits,
         fingerprint=files_fingerprint({file: place / file for file in files}),
         note=f"RGB 0 to 255, {SIDE}×{SIDE}, as in the public pickles; groups are the superclasses",

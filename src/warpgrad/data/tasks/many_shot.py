@@ -71,7 +71,7 @@ class ManyShotTask(BatchedClassification):
         Args:
             name: Shown in messages.
             source: Where the images are.
-            places: The class of each label, as a place in `source`.
+            places: The class of each label, as an index into `source`.
             adapt: The images that adaptation draws from, [n, 2]: label, and place among those of its class.
             meta: Those that the meta-loss draws from.
             test: The held-out ones.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from warpgrad.adaptation.stacked import BatchedAdaptation
 from warpgrad.adaptation.trajectory import Stepper
-from warpgrad.analysis.forgetting import Around, Curves, forgetting_scores, learning_curves, points
+from warpgrad.analysis.forgetting import Curves, MakeStepper, forgetting_scores, learning_curves, points
 from warpgrad.baselines.ewc import OnlineEWC
 from warpgrad.experiments.continual.config import ContinualConfig
 from warpgrad.experiments.continual.families import EDGE, SineSubTask, sine_mixture
@@ -45,7 +45,7 @@ def held_out(config: ContinualConfig, order: str, count: int) -> list[ContinualT
     return found
 
 
-def around(config: ContinualConfig) -> Around | None:
+def make_stepper(config: ContinualConfig) -> MakeStepper | None:
     """Return what wraps the adaptation of a method that does more than SGD, or None for plain SGD."""
     if config.method != "ewc":
         return None
@@ -67,7 +67,7 @@ def curves_of(
     config: ContinualConfig, learner: Learner, tasks: Sequence[ContinualTask], every: int | None = None
 ) -> Curves:
     """Compute learning curves of the task's measures and of the log-loss."""
-    found = learning_curves(learner, SGD(config.lr), tasks, every=every, around=around(config))
+    found = learning_curves(learner, SGD(config.lr), tasks, every=every, make_stepper=make_stepper(config))
     logarithms = found.scores["loss"].clamp(min=_LEAST).log10()
     return replace(found, scores={**found.scores, LOG_LOSS: logarithms})
 
@@ -101,7 +101,7 @@ def prediction(config: ContinualConfig, learner: Learner, task: ContinualTask) -
     parts = [cast(SineSubTask, part) for part in task.subtasks]
     x = torch.linspace(-EDGE, EDGE, _DRAWN, device=config.device)[:, None]
     outputs = []
-    for point in points(learner, SGD(config.lr), [task], around(config)):
+    for point in points(learner, SGD(config.lr), [task], make_stepper(config)):
         if isinstance(point.k, int) and point.k % config.steps_per_subtask == 0:
             theta, buffers = ({name: value[0] for name, value in tree.items()} for tree in (point.theta, point.buffers))
             with torch.no_grad():

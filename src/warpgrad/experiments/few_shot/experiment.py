@@ -33,7 +33,7 @@ from typing import Any
 from warpgrad.adaptation.adapt import score
 from warpgrad.data.tasks.episodes import FewShotImageFamily, FewShotImages
 from warpgrad.experiments.base import Execution, Experiment, require_users
-from warpgrad.experiments.evaluation import scores_on_the_way
+from warpgrad.experiments.evaluation import scoring
 from warpgrad.experiments.few_shot import page
 from warpgrad.experiments.few_shot.config import (
     DECLARATION,
@@ -88,8 +88,8 @@ class FewShot(Experiment[FewShotConfig]):
             scores("validation", config.validation_episodes),
             scores(config.split, config.test_curve_episodes),
         )
-        on_the_way = scores_on_the_way(config, "accuracy", validate, test)
-        return meta_trained(self, config, execution, chosen, tasks, **on_the_way)
+        kept = scoring(config, "accuracy", validate, test)
+        return meta_trained(self, config, execution, chosen, tasks, **kept)
 
     def evaluate(self, config: FewShotConfig, directory: Path) -> dict[str, Any]:
         images = FewShotImages(open_data(config.data), config.device)

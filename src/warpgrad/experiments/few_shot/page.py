@@ -8,7 +8,7 @@ import numpy as np
 
 from warpgrad.experiments import comparison
 from warpgrad.experiments.base import Group, Lines
-from warpgrad.experiments.comparison import difference, distinct, settings_of
+from warpgrad.experiments.comparison import all_settings, difference, distinct
 from warpgrad.experiments.comparison_page import Measure, comparison_page
 from warpgrad.experiments.few_shot.config import IN_TIME
 from warpgrad.report import (
@@ -24,7 +24,7 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
     return comparison_page(
         distinct(groups),
         title,
-        f"Few-shot experiment (§4.1, App. H) on {settings_of(groups)}",
+        f"Few-shot experiment (§4.1, App. H) on {all_settings(groups)}",
         held_out="held-out episodes",
         measures=[Measure("accuracy", "Accuracy after adaptation", compared=True)],
         plain=[
@@ -78,7 +78,7 @@ def at_equal_time(groups: Sequence[Group]) -> list[Group]:
 
 def result_lines(groups: Sequence[Group]) -> Lines:
     policies = dict.fromkeys(evaluation["batch_norm"] for group in groups for evaluation in group.evaluations)
-    about = f"{comparison.settings_of(groups)}; batch-norm: {' and '.join(policies)}"
+    about = f"{comparison.all_settings(groups)}; batch-norm: {' and '.join(policies)}"
     header, rows = comparison.result_lines(groups, about, published="published")
     equal = at_equal_time(groups)
     if equal:

@@ -39,7 +39,7 @@ def adapt_and_test(
     return found
 
 
-def mean_scores(
+def scores_on_split(
     config: MultiShotConfig, images: FewShotImages, learner: Learner, rule: Rule, split: str, tasks: int
 ) -> dict[str, float]:
     """Return mean scores on the first tasks of a split over the K steps of meta-training, accuracies in per cent."""

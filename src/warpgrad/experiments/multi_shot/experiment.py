@@ -29,13 +29,13 @@ from warpgrad.data.tasks.episodes import FewShotImages
 from warpgrad.data.tasks.many_shot import ManyShotFamily
 from warpgrad.errors import require
 from warpgrad.experiments.base import Execution, Experiment
-from warpgrad.experiments.evaluation import note, other_data, scores_on_the_way, trained_method
+from warpgrad.experiments.evaluation import note, other_data, scoring, trained_method
 from warpgrad.experiments.multi_shot import page
 from warpgrad.experiments.multi_shot.config import (
     DECLARATION,
     MultiShotConfig,
 )
-from warpgrad.experiments.multi_shot.evaluation import evaluate_on_tasks, mean_scores
+from warpgrad.experiments.multi_shot.evaluation import evaluate_on_tasks, scores_on_split
 from warpgrad.experiments.multi_shot.methods import recipe
 from warpgrad.experiments.runner import meta_trained, without_meta_training
 from warpgrad.training.loop import Validation
@@ -67,11 +67,11 @@ class MultiShot(Experiment[MultiShotConfig]):
         chosen = recipe(config, images.store.shape)
 
         def scores(split: str, tasks: int) -> Validation:
-            return lambda learner: mean_scores(config, images, learner, chosen.method.rule, split, tasks)
+            return lambda learner: scores_on_split(config, images, learner, chosen.method.rule, split, tasks)
 
         validate, test = scores("validation", config.validation_tasks), scores(config.split, config.test_curve_tasks)
         tasks = ManyShotFamily(images, "train", config.train_shape)
-        return meta_trained(self, config, execution, chosen, tasks, **scores_on_the_way(config, "auc", validate, test))
+        return meta_trained(self, config, execution, chosen, tasks, **scoring(config, "auc", validate, test))
 
     def evaluate(self, config: MultiShotConfig, directory: Path) -> dict[str, Any]:
         images = open_images(config)

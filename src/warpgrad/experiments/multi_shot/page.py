@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from warpgrad.experiments import comparison
 from warpgrad.experiments.base import Group, Lines
-from warpgrad.experiments.comparison import data_of, distinct, setting, settings_of
+from warpgrad.experiments.comparison import all_settings, data_of, distinct, setting
 from warpgrad.experiments.comparison_page import BESIDE, Measure, beside_paper, comparison_page
 from warpgrad.report import Mark, Page
 
@@ -20,7 +20,7 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
     return comparison_page(
         distinct(groups),
         title,
-        f"Multi-shot experiment (§4.2, App. H) on {settings_of(groups)}",
+        f"Multi-shot experiment (§4.2, App. H) on {all_settings(groups)}",
         held_out="held-out tasks",
         measures=[
             Measure("accuracy", f"Accuracy after {headline} steps", compared=True, when=f"After {headline} steps: "),
@@ -59,4 +59,4 @@ def result_lines(groups: Sequence[Group]) -> Lines:
         "accuracy": f"accuracy % after {headline} steps [95 % interval]",
         "accuracy_at_end": f"after {end} steps",
     }
-    return comparison.result_lines(groups, comparison.settings_of(groups), titles, f"paper ({TIERED})")
+    return comparison.result_lines(groups, comparison.all_settings(groups), titles, f"paper ({TIERED})")

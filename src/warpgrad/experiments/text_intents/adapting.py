@@ -18,7 +18,7 @@ from warpgrad.experiments.text_intents.config import META, TextConfig
 from warpgrad.experiments.text_intents.evaluation import adapted_points, trained_method
 from warpgrad.experiments.text_intents.methods import CAPACITY, warp_settings
 from warpgrad.io import read_object
-from warpgrad.layers.handover import hand_over
+from warpgrad.layers.export import export_classifier
 from warpgrad.layers.sentences import open_encoder
 from warpgrad.training.run_directory import check_read
 
@@ -66,7 +66,7 @@ def adapt_run(
     *_, fitted = adapted_points(method, task, count)
     net, head = fitted()
     first, last = (_loss(method, task, point) for point in (method.learner.theta0, dict(net.named_parameters())))
-    hand_over(
+    export_classifier(
         out, opened, net, head, labels,
         layers=config.layers, keep_warps=warp_settings(config) if keep_warps else None,
     )  # fmt: skip

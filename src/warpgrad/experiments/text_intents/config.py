@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from warpgrad.experiments.base import Config, Declaration, NonNegativeInt, PositiveFloat, PositiveInt, Row, RunTable
+from warpgrad.experiments.base import (
+    Bound,
+    Config,
+    Declaration,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Row,
+    RunTable,
+)
 from warpgrad.experiments.search_space import FloatRange, Space, Spaces
 
 NAME = "text-intents"
@@ -50,7 +59,7 @@ class TextConfig(Config):
     """The rank of θ, the low-rank updates of the projections before both residual sums."""
     temperature: PositiveFloat = 16.0
     """τ, the factor of the cosine similarity to the centroid of a class."""
-    ways: PositiveInt = 15
+    ways: Annotated[int, Bound("a task needs at least 2 labels", least=2)] = 15
     """The number of labels of a task in meta-training; half of the tasks are whole domains."""
     train_shots: tuple[int, ...] = (5, 20)
     """The numbers of sentences of each label in meta-training; every task draws one of them. A single sentence is its

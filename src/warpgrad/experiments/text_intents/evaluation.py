@@ -20,7 +20,7 @@ from warpgrad.data.sources.text import open_text
 from warpgrad.data.tasks.intents import IntentFamily, IntentShape, IntentTask, check_labels
 from warpgrad.experiments.text_intents.config import HEADLINE, META, TextConfig
 from warpgrad.experiments.text_intents.methods import CAPACITY, Sentences, classifier, recipe, task_key
-from warpgrad.experiments.text_intents.tuning import Fitted, adapted_by, begun
+from warpgrad.experiments.text_intents.tuning import Fitted, adapted_by, centroid_head
 from warpgrad.keys import isolated_rng
 from warpgrad.layers.sentences import Encoder, Head, SentenceClassifier
 from warpgrad.model.learner import Learner
@@ -192,7 +192,7 @@ def adapted_points(method: Method, task: IntentTask, steps: int) -> Iterator[Fit
 def _at(learner: Learner, point: Point, task: IntentTask) -> tuple[SentenceClassifier, Head]:
     net = learner.adapted(point.theta, point.buffers)
     assert isinstance(net, SentenceClassifier)
-    return net, begun(net, task)
+    return net, centroid_head(net, task)
 
 
 def _scores(net: SentenceClassifier, head: Head, task: IntentTask) -> dict[str, float]:

@@ -72,8 +72,6 @@ class TextIntents(Experiment[TextConfig]):
             shots = getattr(config, name)
             if not shots or min(shots) < 1 or len(set(shots)) < len(shots):
                 raise WarpgradError(f"{name}={shots}: name at least one number of shots, each once and at least 1.")
-        if config.ways < 2:
-            raise WarpgradError(f"ways={config.ways}: a task needs at least 2 labels.")
         return config
 
     def reads(self, config: TextConfig) -> dict[str, str | None]:

@@ -26,7 +26,7 @@ def adapted_by(config: TextConfig, plain: SentenceClassifier, task: IntentTask) 
     net = copy.deepcopy(plain)
     match config.method:
         case "centroid":
-            yield lambda: (net, begun(net, task))
+            yield lambda: (net, centroid_head(net, task))
         case "logistic":
             yield lambda: (net, logistic(net, task, config.penalty))
         case "contrastive":
@@ -46,7 +46,7 @@ def fine_tuned(net: SentenceClassifier, task: IntentTask, lr: float, steps: int)
     optimiser = torch.optim.AdamW(_trainable(net), lr=lr)
 
     def fitted() -> tuple[SentenceClassifier, Head]:
-        return net, begun(net, task)
+        return net, centroid_head(net, task)
 
     yield fitted
     for k in range(steps):
@@ -60,7 +60,7 @@ def fine_tuned(net: SentenceClassifier, task: IntentTask, lr: float, steps: int)
 
 def linearly_tuned(net: SentenceClassifier, task: IntentTask, lr: float, steps: int) -> Iterator[Fitted]:
     """Fine-tune with AdamW and a linear head, which starts at the centroids and is then trained freely."""
-    weight, bias = (value.clone().requires_grad_() for value in begun(net, task))
+    weight, bias = (value.clone().requires_grad_() for value in centroid_head(net, task))
     optimiser = torch.optim.AdamW([*_trainable(net.upper), weight, bias], lr=lr)
 
     def fitted() -> tuple[SentenceClassifier, Head]:
@@ -119,7 +119,7 @@ def logistic(net: SentenceClassifier, task: IntentTask, penalty: float) -> Head:
     return weight.detach(), bias.detach()
 
 
-def begun(net: SentenceClassifier, task: IntentTask) -> Head:
+def centroid_head(net: SentenceClassifier, task: IntentTask) -> Head:
     """Return the head at the centroids of the support set."""
     batch = task.batch(task.support)
     return net.fitted(batch.states, batch.mask, batch.labels, task.classes)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from warpgrad.model.second_order.convolution import asked
+from warpgrad.model.second_order.convolution import gradient_requested
 
 
 class BatchNorm(torch.autograd.Function):
@@ -108,7 +108,7 @@ class BatchNormBackward(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             by_normal = v_gamma - scale * v_x / count
             for_g = combine((scale, v), (by_normal, normal), constant=v_beta - scale * v_sum / count)
-        if asked(ctx, 1):
+        if gradient_requested(ctx, 1):
             by_v = -scale * inverse * g_x / count
             by_g = inverse * (v_gamma - scale * v_x / count)
             by_normal = -(scale * unscaled + by_v * v_x + by_g * g_x) / count

@@ -39,7 +39,7 @@ class Convolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         image, weight = ctx.saved_tensors
-        wanted = (asked(ctx, 0), asked(ctx, 1), ctx.has_bias and asked(ctx, 2))
+        wanted = (gradient_requested(ctx, 0), gradient_requested(ctx, 1), ctx.has_bias and gradient_requested(ctx, 2))
         if ctx.constant:
             weight = weight.detach()
         found = ConvolutionBackward.apply(grads[0], image, weight, ctx.geometry, wanted)  # type: ignore[no-untyped-call]
@@ -73,9 +73,9 @@ class ConvolutionBackward(torch.autograd.Function):
         for_grad = for_image = for_weight = None
         if ctx.needs_input_grad[0]:
             for_grad = _derivative(image, weight, along_image, along_weight, along_bias, geometry)
-        if along_weight is not None and asked(ctx, 1):
+        if along_weight is not None and gradient_requested(ctx, 1):
             for_image = _backward(grad, image, along_weight, geometry, (True, False, False))[0]
-        if along_image is not None and asked(ctx, 2):
+        if along_image is not None and gradient_requested(ctx, 2):
             for_weight = _backward(grad, along_image, weight, geometry, (False, True, False))[1]
         return for_grad, for_image, for_weight, None, None
 
@@ -119,12 +119,12 @@ def _backward(
     )
 
 
-def asked(ctx: Any, place: int) -> bool:
+def gradient_requested(ctx: Any, place: int) -> bool:
     """Return whether the current backward pass uses the gradient of the tensor at `place` among the function's tensors.
 
     `ctx.needs_input_grad` is set for every tensor that requires gradients, requested or not. The inner gradient is
     taken for θ alone and the meta-gradient for φ alone: by that flag a third of all weight gradients of Eq. 11 would be
-    computed in vain. PyTorch's own operations ask the engine, and so do these.
+    computed for nothing. PyTorch's own operations ask the engine, and so do these.
     """
     node = ctx.next_functions[place][0]
     if node is None:

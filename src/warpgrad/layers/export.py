@@ -17,7 +17,7 @@ from torch import nn
 
 from warpgrad.errors import WarpgradError
 from warpgrad.io import building, write_bytes, write_checksums, writing
-from warpgrad.layers.sentences import LONGEST, Encoder, Head, SentenceClassifier, put_back
+from warpgrad.layers.sentences import LONGEST, Encoder, Head, SentenceClassifier, replace_upper_part
 from warpgrad.layers.transformer import layer_stack, mergeable, save_warped, without_progress_bars
 
 CLASSIFY = f'''\
@@ -72,7 +72,7 @@ if __name__ == "__main__":
 '''
 
 
-def hand_over(
+def export_classifier(
     folder: Path,
     encoder: Encoder,
     net: SentenceClassifier,
@@ -105,7 +105,7 @@ def hand_over(
     with writing(folder), without_progress_bars(), building(folder) as begun:
         try:
             if keep_warps is None:
-                whole = cast(Any, put_back(encoder.model, net.upper, layers))
+                whole = cast(Any, replace_upper_part(encoder.model, net.upper, layers))
                 _name_labels(whole.config, labels)
                 whole.save_pretrained(begun)
                 write_bytes(begun / "classify.py", CLASSIFY.encode())
