@@ -355,6 +355,14 @@ class Lock:
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
 
+    def is_at(self, path: Path) -> bool:
+        """Return whether the locked file is still the one at `path`: not moved, removed or replaced."""
+        assert self._descriptor is not None, "the lock is held"
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), path.lstat())
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
     def release(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)

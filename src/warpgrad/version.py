@@ -33,8 +33,8 @@ def commit(package: Path = Path(__file__).parent) -> str | None:
         folder, common = _repository(root)
         head = _head(folder, common)
         return head + ("" if _is_clean(root, folder, common, head) else CHANGED)
-    except (OSError, ValueError, LookupError, struct.error, zlib.error):
-        return None  # not a checkout, or one in a format that is not supported here
+    except (OSError, RuntimeError, ValueError, LookupError, struct.error, zlib.error):
+        return None  # not a checkout, one in a format that is not supported here, or a loop of links
 
 
 def _is_ours(file: Path) -> bool:

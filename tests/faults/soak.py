@@ -12,11 +12,13 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +41,8 @@ GIVEN_UP = 60
 """Kills of one command; then it is let to its end."""
 MEET = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")
 """Where ranks meet: a port that is free, on this machine alone."""
+REPEATED = "SIGINT sent again"
+"""What is counted where torchrun lost a Ctrl-C while it imported torch."""
 NOTHING: dict[str, Any] = {"kills": 0, "series": 0, "failures": []}
 
 
@@ -73,9 +77,11 @@ def soaked(folder: Path) -> dict[str, Soaked]:
     }
 
 
-def killed(job: Soaked, place: Path, seconds: float, number: int = signal.SIGKILL) -> int | None:
+def killed(
+    job: Soaked, place: Path, seconds: float, number: int = signal.SIGKILL, counts: Counter[str] | None = None
+) -> int | None:
     """Carry a command out and send it a signal after so many seconds; its exit code if it was faster, else None."""
-    words = job.words(place)
+    words, counts = job.words(place), Counter() if counts is None else counts
     if job.ranks > 1:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(job.ranks), *MEET]
         with tempfile.TemporaryFile() as said:
@@ -86,8 +92,15 @@ def killed(job: Soaked, place: Path, seconds: float, number: int = signal.SIGKIL
             try:
                 return process.wait(seconds)
             except subprocess.TimeoutExpired:
+                early = not listens(process.pid)
                 process.send_signal(number)
+                counts[signal.Signals(number).name] += 1
             try:
+                # The imports of torch may lose a Ctrl-C, and the launcher starts its ranks all the same. Whoever has
+                # pressed it sees that and presses it again.
+                if number == signal.SIGINT and early and begins_to_listen(process, PATIENCE):
+                    process.send_signal(number)
+                    counts[REPEATED] += 1
                 process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGABRT)  # tells where it stands
@@ -105,12 +118,32 @@ def killed(job: Soaked, place: Path, seconds: float, number: int = signal.SIGKIL
         if (code := ended(child, seconds)) is not None:
             return code
         os.kill(child, number)
+        counts[signal.Signals(number).name] += 1
         code = ended(child, PATIENCE)
         said.seek(0)
         last = said.read().decode(errors="replace")[-300:]
     # Before it has begun to listen it dies by the signal itself; it may also have been about to end.
     assert code in (-number, 128 + number, 0), f"ends with {code} on signal {number}: {last}"
     return None
+
+
+def listens(pid: int) -> bool:
+    """Whether a process handles SIGTERM itself, as torchrun's launcher does from when it starts its ranks."""
+    try:
+        caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    except OSError:
+        return False
+    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def begins_to_listen(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait until a process handles signals itself or has ended; whether it is the former."""
+    end = time.monotonic() + seconds
+    while process.poll() is None and time.monotonic() < end:
+        if listens(process.pid):
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def ended(child: int, seconds: float) -> int | None:
@@ -134,15 +167,17 @@ def gone(place: Path, seconds: float = 60.0) -> bool:
     return True
 
 
-def series(job: Soaked, place: Path, outcome: object, usual: float, dice: random.Random) -> tuple[int, list[str]]:
-    """Kill a command at random moments until it ends by itself; how often, and what was wrong."""
+def series(
+    job: Soaked, place: Path, outcome: object, usual: float, dice: random.Random
+) -> tuple[Counter[str], list[str]]:
+    """Kill a command at random moments until it ends by itself; how often, by which signals, and what was wrong."""
     place.mkdir()
-    kills, problems = 0, []
+    counts, kills, problems = Counter[str](), 0, []
     code: int | None = None
     while code is None and not problems:
         number = dice.choice((signal.SIGKILL, signal.SIGKILL, *SIGNALS))
         try:
-            code = killed(job, place, usual * 1.2 * dice.random() if kills < GIVEN_UP else 600.0, number)
+            code = killed(job, place, usual * 1.2 * dice.random() if kills < GIVEN_UP else 600.0, number, counts)
         except AssertionError as error:
             problems.append(f"after {kills} signals: {error}")
         kills += code is None
@@ -153,7 +188,8 @@ def series(job: Soaked, place: Path, outcome: object, usual: float, dice: random
         problems.append(f"ends with {code} after {kills} kills")
     elif code == 0 and (found := job.outcome(place)) != outcome:
         problems.append(f"another outcome after {kills} kills: {'; '.join(differences(outcome, found))[:600]}")
-    return kills, [*problems, *([f"left over: {left}"] if left else [])]
+    counts.update(kills=kills, series=1)
+    return counts, [*problems, *([f"left over: {left}"] if left else [])]
 
 
 def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
@@ -193,12 +229,12 @@ def command_line() -> None:
                 undisturbed[name] = jobs[name].outcome(place), time.monotonic() - began
             own = counts[name]
             dice = random.Random(f"{name} {given.seed} {own['series']}")
-            kills, wrong = series(jobs[name], Path(folder) / f"{name}-{own['series']}", *undisturbed[name], dice)
-            counts[name] = {
-                "kills": own["kills"] + kills, "series": own["series"] + 1, "failures": [*own["failures"], *wrong],
-            }  # fmt: skip
+            found, wrong = series(jobs[name], Path(folder) / f"{name}-{own['series']}", *undisturbed[name], dice)
+            total = Counter({part: count for part, count in own.items() if type(count) is int})
+            total.update(found)
+            counts[name] = {**total, "failures": [*own["failures"], *wrong]}
             print(
-                f"{name}: {kills} kills; {sum(each['kills'] for each in counts.values())} in all; {wrong}", flush=True
+                f"{name}: {dict(found)}; {sum(each['kills'] for each in counts.values())} in all; {wrong}", flush=True
             )
             put_on_record(given.record, "soak", name, counts[name])
     problems = [problem for each in counts.values() for problem in each["failures"]]

@@ -29,9 +29,9 @@ from warpgrad.algorithms.replay import ReplayBudget, ReplayBuffer
 from warpgrad.cli.main import main
 from warpgrad.data.tasks.intents import cached_states
 from warpgrad.experiments.workers import Worker
-from warpgrad.io import LIFELINE, read_json, write_checksums, write_json
+from warpgrad.io import LIFELINE, DamagedError, read_json, write_checksums, write_json
 from warpgrad.training import checkpoint
-from warpgrad.training.run_directory import CLEARING, LOCK, RunDirectory, reserved, saved_checkpoints
+from warpgrad.training.run_directory import CLEARING, LOCK, RunDirectory, identity, reserved, saved_checkpoints
 from warpgrad.version import commit
 
 COMMAND = [sys.executable, "-m", "warpgrad"]
@@ -77,12 +77,12 @@ def test_a_flipped_bit_in_a_checkpoint_is_refused_or_overcome(tmp_path, caplog):
     run, dice = tmp_path / "run", random.Random(1)
     train(str(run), 4, checkpoint_seconds=0.0)
     newest, whole = saved_checkpoints(run)[-1], saved_checkpoints(run)[-1].read_bytes()
-    for _ in range(200):
+    key = 8 * whole.index(b'"warpgrad":')
+    for bit in [*(dice.randrange(8 * len(whole)) for _ in range(200)), *range(key, key + 80)]:
         flipped = bytearray(whole)
-        bit = dice.randrange(8 * len(whole))
         flipped[bit // 8] ^= 1 << bit % 8
         newest.write_bytes(flipped)
-        with pytest.raises(wg.WarpgradError, match=r"damaged|not a warpgrad checkpoint|another version"):
+        with pytest.raises(DamagedError):  # what the checkpoint before is used for
             checkpoint.read_checkpoint(newest)
     train(str(run), 4, checkpoint_seconds=0.0)
     assert "Resuming from step-00000003" in caplog.text
@@ -230,6 +230,10 @@ def test_a_lifeline_that_is_none_ends_nothing(monkeypatch, capsys):
     for descriptor in ("999", "x", "9" * 30):
         monkeypatch.setenv(LIFELINE, descriptor)
         assert says(["list"], capsys)[0] == 0
+    # A process of its own, whose stderr is a pipe; it would end before it has listed anything.
+    command = "import time; from warpgrad.cli.outer import follow_parent; follow_parent(); time.sleep(1)"
+    done = subprocess.run([sys.executable, "-c", command], env={**os.environ, LIFELINE: "2"}, stderr=subprocess.PIPE)
+    assert done.returncode == 0
 
 
 def test_a_damaged_summary_is_made_again(finished, tmp_path, capsys):
@@ -250,6 +254,41 @@ def test_the_lock_lasts_until_the_summary_is_written(tmp_path):
         with pytest.raises(wg.WarpgradError, match="another process is running"), reserved(tmp_path / "run"):
             pass
     RunDirectory(tmp_path / "run", {}).close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_run_whose_directory_is_gone_writes_into_no_other(tmp_path, replaced):
+    run, elsewhere = RunDirectory(tmp_path / "run", {"seed": 0}), tmp_path / "elsewhere"
+    run.begin_metrics(offset=0)
+    run.path.rename(elsewhere)
+    others = RunDirectory(run.path, {"seed": 0}) if replaced else None
+    with pytest.raises(wg.WarpgradError, match="was removed, moved or replaced"):
+        run.save(1, {"step": 1})
+    assert run.path.exists() == replaced
+    assert not saved_checkpoints(run.path)
+    for opened in (run, *([others] if others else [])):
+        opened.close()
+
+
+def test_a_result_is_not_written_where_another_run_is_now(tmp_path, capsys, monkeypatch):
+    run = tmp_path / "run"
+
+    def moved(config: dict[str, object]) -> str:
+        run.rename(tmp_path / "elsewhere")
+        run.mkdir()
+        return identity(config)
+
+    monkeypatch.setattr("warpgrad.experiments.runner.identity", moved)
+    code, said = says(["run", "synthetic", "--out", str(run), *TINY], capsys)
+    assert (code, "was removed, moved or replaced" in said, list(run.iterdir())) == (2, True, [])
+
+
+def test_a_deleted_directory_is_no_place_to_start_in(tmp_path, capsys, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    sentence = "warpgrad: the current directory is gone; change to another and repeat the command.\n"
+    assert says(["list"], capsys) == (2, sentence)
 
 
 def test_a_summary_of_other_settings_is_not_reported(finished, tmp_path, capsys):
@@ -311,6 +350,13 @@ def test_pipes_are_not_waited_for(tmp_path, capsys):
     os.mkfifo(tmp_path / "config.json")
     code, said = says(["evaluate", str(tmp_path)], capsys)
     assert (code, "not a regular file" in said) == (2, True)
+
+
+def test_a_loop_of_links_is_no_folder_of_pictures(tmp_path, capsys):
+    loop = tmp_path / "birds"
+    loop.symlink_to(loop.name)
+    code, said = says(["data", "prepare", "folder", "--source", str(loop), "--out", str(tmp_path / "store")], capsys)
+    assert (code, said) == (2, f"warpgrad: {loop} does not exist: give a folder of class folders, or a zip of one.\n")
 
 
 def test_a_disk_that_is_too_small_for_the_replay_buffer_is_one_sentence(tmp_path):
@@ -573,6 +619,14 @@ def ours(root: Path) -> Path:
         for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
             subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=b", *words], cwd=root, check=True)
     return package
+
+
+def test_a_repository_in_a_loop_of_links_is_none(tmp_path):
+    package = ours(tmp_path / "ours")
+    subprocess.run(["rm", "-r", tmp_path / "ours" / ".git"], check=True)
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "ours" / ".git").write_text(f"gitdir: {tmp_path / 'loop'}\n")
+    assert commit(package) is None
 
 
 def test_our_own_checkout_is_read_without_running_git(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ from warpgrad.experiments.omniglot.methods import open_data
 from warpgrad.experiments.records import read_record, write_record
 from warpgrad.experiments.synthetic.evaluation import Test
 from warpgrad.io import read_object, write_json
-from warpgrad.training.run_directory import newest_checkpoint
+from warpgrad.training.run_directory import LOCK, newest_checkpoint, reserved
 from warpgrad.training.saving import load as load_method
 from warpgrad.zoo.__main__ import LARGEST, main, make_entry
 
@@ -149,6 +149,18 @@ def test_a_run_is_carried_on_from_an_entry_that_keeps_its_metrics(run, record, e
     (tmp_path / "again" / "metrics.jsonl").write_text("of a run that has gone on")
     wg.zoo.restore_run("whole", tmp_path / "again", entries)
     assert (tmp_path / "again" / "metrics.jsonl").read_text() == "of a run that has gone on"
+
+
+def test_no_entry_is_laid_out_where_another_process_works_or_keeps_files(tmp_path):
+    with reserved(tmp_path / "run"), pytest.raises(WarpgradError, match="another process is running"):
+        wg.zoo.restore_run("synthetic-long", tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [LOCK]
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "to-mother.txt").write_text("x")
+    with pytest.raises(WarpgradError, match="not a run directory but contains files, such as to-mother"):
+        wg.zoo.restore_run("synthetic-long", tmp_path / "letters")
+    wg.zoo.restore_run("synthetic-long", tmp_path / "run")
+    assert newest_checkpoint(tmp_path / "run").exists()
 
 
 def test_weights_that_the_card_does_not_speak_of_are_refused(run, entries):

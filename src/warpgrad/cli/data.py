@@ -12,6 +12,7 @@ warpgrad data montage --data cifar-fs            a picture of a data set: a row 
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -107,7 +108,7 @@ def prepare_folder_command(
             no splits. Without it, 0.
         out: Where the prepared data set goes. Without it, data/NAME.
     """
-    own = source.resolve()
+    own = Path(os.path.realpath(source))  # links in a loop are an error of `resolve`
     name = check_name(name or (own.name if own.is_dir() else own.stem), "the data set's name")
     store = sets.prepare_folder(
         source, _destination(out, name), name=name, size=size, grey=grey, split_seed=split_seed,

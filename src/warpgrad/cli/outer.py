@@ -39,6 +39,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _NEVER = -1, -3, 2**31 - 1
 def outcome(dispatch: Callable[[list[str]], None], words: list[str], debug: bool) -> int:
     """Carry out a command line and return its exit code."""
     try:
+        _check_directory()
         keep_freed_memory()
         follow_parent()
         for word in words:
@@ -58,6 +59,14 @@ def outcome(dispatch: Callable[[list[str]], None], words: list[str], debug: bool
             traceback.print_exc()
         return _said(error)
     return code
+
+
+def _check_directory() -> None:
+    """Refuse to work in a directory that was deleted, where torch ends the process without a word of its own."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise WarpgradError("the current directory is gone; change to another and repeat the command.") from None
 
 
 def _said(error: BaseException) -> int:
@@ -188,7 +197,8 @@ def follow_parent() -> None:
     """Stop and save when the process that started this one as its worker has ended for any reason."""
     descriptor = os.environ.pop(LIFELINE, "")
     alone = os.getppid()
-    if descriptor.isdigit() and _is_pipe(int(descriptor)):
+    # The standard streams may be pipes too, but no parent passes its lifeline as one of them.
+    if descriptor.isdigit() and int(descriptor) > 2 and _is_pipe(int(descriptor)):
 
         def wait() -> None:
             with contextlib.suppress(OSError):

@@ -51,7 +51,7 @@ def evaluate_own_command(
     if steps is None:
         raise WarpgradError(f"{run} does not record how many steps its algorithm takes; give --steps K.")
     from warpgrad.adaptation.adapt import mean_scores, score
-    from warpgrad.training.run_directory import OWNER, checkpointed_steps, identity, reserved
+    from warpgrad.training.run_directory import OWNER, check_place, checkpointed_steps, identity, reserved
     from warpgrad.training.saving import load_run
 
     with reserved(run):
@@ -78,6 +78,7 @@ def evaluate_own_command(
             isinstance(summary.get("metrics"), dict),
             f"{run / 'summary.json'} has no named metrics; restore it, or call meta_train again.",
         )
+        check_place(run)
         write_json(run / "evaluation.json", result, seal=True)
         write_json(run / "summary.json", {**summary, "metrics": {**summary["metrics"], **metrics}}, seal=True)
     print_metrics(metrics)

@@ -26,6 +26,7 @@ from warpgrad.training.resources import hardware, versions
 from warpgrad.training.run_directory import (
     OWNER,
     RunDirectory,
+    check_place,
     check_read,
     checkpointed_steps,
     identity,
@@ -181,6 +182,7 @@ def conclude(
         "settings": digest(settings_of(run_settings(experiment, config))),
         OWNER: identity(read_object(directory / "config.json")),
     }
+    check_place(directory)
     write_json(directory / "summary.json", summary, seal=True)
     return summary
 
@@ -234,6 +236,7 @@ def evaluate_run(experiment: Experiment[C], config: C, directory: Path) -> dict[
     evaluation["seconds"] = time.monotonic() - began
     evaluation["processor_seconds"] = time.process_time() - worked
     of = {"after_meta_steps": checkpointed_steps(directory), OWNER: identity(read_object(directory / "config.json"))}
+    check_place(directory)
     write_json(directory / "evaluation.json", {**evaluation, **of}, seal=True)
     return evaluation
 

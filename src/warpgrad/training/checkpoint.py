@@ -52,8 +52,9 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     # The header of a damaged file can hold anything.
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(path, first_line(error)) from error
-    require(_KEY in metadata, f"{path} is a safetensors file, but not a warpgrad checkpoint; give that of a run.")
-    if metadata.keys() - {_KEY, _CHECKSUM}:
+    ours = bool(metadata.keys() & {_KEY, _CHECKSUM})
+    require(ours, f"{path} is a safetensors file, but not a warpgrad checkpoint; give that of a run.")
+    if _KEY not in metadata or metadata.keys() - {_KEY, _CHECKSUM}:
         raise _damaged(path, "its header has unknown entries")
     if _CHECKSUM not in metadata:
         logger.warning("checkpoint %s is from an earlier version and has no checksum: it is loaded unverified.", path)

@@ -96,6 +96,20 @@ def reserved(path: Path) -> Iterator[None]:
         _reserved.pop(key).release()
 
 
+def check_place(path: Path, lock: Lock | None = None) -> None:
+    """Raise an error if a run directory was removed, moved or replaced while this process worked in it.
+
+    Whatever is at its path now is not what the lock protects: it may be another process's run. Without `lock`, the one
+    that `reserved` holds is meant.
+    """
+    lock = lock or _reserved[path.absolute()]
+    if not lock.is_at(path / LOCK):
+        raise WarpgradError(
+            f"{path} was removed, moved or replaced while this process worked in it, so nothing more is written there; "
+            "repeat the command with where the run is now (--out, or run= in Python)."
+        )
+
+
 class RunDirectory:
     """One run on disk, open for writing by one process at a time.
 
@@ -197,6 +211,7 @@ class RunDirectory:
 
     def save(self, step: int, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, then delete all but the newest."""
+        check_place(self.path, self._lock)
         if self._metrics is not None:
             with writing(self.path / "metrics.jsonl"):
                 os.fsync(self._metrics)

@@ -153,18 +153,23 @@ def restore_run(name: str, directory: str | Path, folder: str | Path | None = No
 
     Example:
         >>> wg.zoo.restore_run("synthetic-long", folder / "run")
-        >>> sorted(path.name for path in (folder / "run").iterdir())
+        >>> sorted(path.name for path in (folder / "run").glob("[a-z]*"))
         ['checkpoints', 'config.json', 'metrics.jsonl']
     """
     entry, found, directory = _entry(name, folder), card(name, folder), file_path(directory, "directory", "runs/mine")
     require((entry / METRICS).exists(), f"{name} contains only weights, so its run cannot be resumed.")
     if (directory / "config.json").exists():
         return
-    weights = _whole(entry / WEIGHTS, found)
-    write_bytes(directory / "metrics.jsonl", lzma.decompress(read_bytes(entry / METRICS)))
-    write_bytes(directory / "checkpoints" / f"step-{found.meta_steps:08d}.safetensors", weights)
-    # The settings are written last: once they exist, the run is complete.
-    write_json(directory / "config.json", found.settings, seal=True)
+    from warpgrad.training.run_directory import reserved
+
+    weights, metrics = _whole(entry / WEIGHTS, found), lzma.decompress(read_bytes(entry / METRICS))
+    with reserved(directory):
+        if (directory / "config.json").exists():  # written by another process, which may have resumed the run
+            return
+        write_bytes(directory / "metrics.jsonl", metrics)
+        write_bytes(directory / "checkpoints" / f"step-{found.meta_steps:08d}.safetensors", weights)
+        # The settings are written last: once they exist, the run is complete.
+        write_json(directory / "config.json", found.settings, seal=True)
 
 
 def _whole(path: Path, found: Card) -> bytes:
