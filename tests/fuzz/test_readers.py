@@ -32,7 +32,7 @@ from tests.support.training_job import train
 from warpgrad.cli.main import main
 from warpgrad.cli.run import run_config
 from warpgrad.data.archives import Limits, open_tree
-from warpgrad.data.pictures import look, read_picture
+from warpgrad.data.pictures import image_header, read_picture
 from warpgrad.data.plain_pickle import load_plain
 from warpgrad.data.sources.text import Fields, open_text, prepare_text, read_rows
 from warpgrad.data.store import open_store
@@ -365,7 +365,7 @@ def test_pictures_of_other_formats_and_too_many_pixels_are_refused():
     large = io.BytesIO()
     Image.new("1", (9000, 9000)).save(large, format="PNG")
     for data in (eps, large.getvalue()):
-        for reader in (look, lambda *words: read_picture(*words, channels=1)):
+        for reader in (image_header, lambda *words: read_picture(*words, channels=1)):
             with pytest.raises(WarpgradError, match="is not a readable image"):
                 reader(data, "it", "leave it out")
 
