@@ -30,7 +30,7 @@ from warpgrad.cli.main import main
 from warpgrad.data.tasks.intents import cached_states
 from warpgrad.experiments.workers import Worker
 from warpgrad.io import LIFELINE, DamagedError, read_json, write_checksums, write_json
-from warpgrad.training import checkpoint
+from warpgrad.training import checkpoint, run_directory
 from warpgrad.training.run_directory import CLEARING, LOCK, RunDirectory, identity, reserved, saved_checkpoints
 from warpgrad.version import commit
 
@@ -106,6 +106,14 @@ def test_a_checkpoint_without_a_checksum_is_taken_and_said(tmp_path, caplog, mon
     path.write_bytes(safetensors.torch.save(tensors, {"warpgrad": header["warpgrad"]}))
     train(str(tmp_path / "run"), 3)
     assert "has no checksum: it is loaded unverified" in caplog.text
+
+
+def test_verify_passes_over_a_checkpoint_that_training_has_replaced(finished, tmp_path, capsys, monkeypatch):
+    """A process that is training deletes the oldest checkpoint whenever it saves, also after the files were listed."""
+    run = copied(finished, tmp_path)
+    listed = [run / "checkpoints" / "step-00000000.safetensors", *saved_checkpoints(run)]
+    monkeypatch.setattr(run_directory, "saved_checkpoints", lambda path: listed)
+    assert says(["verify", str(run)], capsys) == (0, "")
 
 
 def flipped(path: Path, pattern: bytes) -> None:

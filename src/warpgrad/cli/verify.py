@@ -85,7 +85,12 @@ def run_parts(path: Path) -> Iterator[str]:
     check_owner(path)
     saved = saved_checkpoints(path)
     for file in saved:
-        loaded(file)
+        try:
+            loaded(file)
+        except WarpgradError:
+            if file.exists():
+                raise
+            continue  # a process that is training has replaced it since it was listed
         yield file.name
     if saved:
         yield "metrics.jsonl" if check_metrics(path) else "metrics.jsonl has no checksum"
