@@ -116,6 +116,23 @@ def test_verify_passes_over_a_checkpoint_that_training_has_replaced(finished, tm
     assert says(["verify", str(run)], capsys) == (0, "")
 
 
+@pytest.mark.parametrize("change", [{}, {"final": None}, {"curvature": "x"}, {"matched": 2**63}])
+def test_results_that_no_version_writes_are_on_no_page(finished, tmp_path, capsys, change):
+    run = copied(finished, tmp_path)
+    kept = read_json(run / "evaluation.json")
+    write_json(run / "evaluation.json", {**kept, **change} if change else {}, seal=bool(change))
+    code, said = says(["report", str(run), "--out", str(tmp_path / "page.html")], capsys)
+    assert (code, "results of synthetic have unexpected entries" in said, said.count("\n")) == (2, True, 1)
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_device_that_settings_name_and_torch_does_not_know_is_refused(finished, tmp_path, capsys):
+    run = copied(finished, tmp_path)
+    write_json(run / "config.json", {**read_json(run / "config.json"), "device": "../x"}, seal=True)
+    code, said = says(["evaluate", str(run)], capsys)
+    assert (code, "device '../x' is not available here" in said) == (2, True)
+
+
 def flipped(path: Path, pattern: bytes) -> None:
     """Flip the lowest bit of the first byte that the group of a pattern matches."""
     data = path.read_bytes()

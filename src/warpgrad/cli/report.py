@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from warpgrad.cli.run import of_experiment, print_rows, run_config
-from warpgrad.errors import printable, require
-from warpgrad.experiments import Group, find_experiment, find_table
+from warpgrad.errors import WarpgradError, first_line, printable, require
+from warpgrad.experiments import Experiment, Group, find_experiment, find_table
 from warpgrad.io import read_object, settings_of
 from warpgrad.statistics.formatting import count
 
@@ -63,7 +64,20 @@ def _page(runs: tuple[Path, ...]) -> Page:
     experiment = find_experiment(next(name for name in names if name))
     # In the order in which the experiment lists its methods: all are compared with the first.
     groups = sorted(_groups(runs), key=lambda group: experiment.methods.index(group.runs[0].method))
-    return experiment.page(groups, f"{experiment.name}: {experiment.summary}")
+    return _page_of(experiment, groups, f"{experiment.name}: {experiment.summary}")
+
+
+def _page_of(experiment: Experiment[Any], groups: Sequence[Group], title: str) -> Page:
+    """Build an experiment's page, or raise an error for results that are not as the experiment writes them."""
+    try:
+        return experiment.page(groups, title)
+    except WarpgradError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise WarpgradError(
+            f"results of {experiment.name} have unexpected entries ({type(error).__name__}: {first_line(error)}), so "
+            "they cannot be shown: repeat 'warpgrad evaluate RUN' for the runs, which writes evaluation.json anew."
+        ) from error
 
 
 def _watch(runs: tuple[Path, ...], out: Path, every: float) -> None:
@@ -148,7 +162,7 @@ def _reproduced(
         experiment, wanted, root, preset=at, seeds=seeds, workers=workers, recording=record is not None,
         record=read_record(record) if keep and record and record.exists() else None,
     )  # fmt: skip
-    page = experiment.page(results.groups, wanted.title)
+    page = _page_of(experiment, results.groups, wanted.title)
     index = page.write(root / wanted.name / "index.html")
     page.write_figures(root / wanted.name / "figures")
     if record is not None:

@@ -124,11 +124,11 @@ def evaluate_command(
     experiment = find_experiment(declared.name)
     changed = experiment.check(settings)
     runner.check_same_read(experiment, changed, run)
+    runner.check_device(changed.device)
     if changed == run_config(run)[1] and threads == own and out is None:
         with reserved(run):
             result = runner.evaluate_run(experiment, changed, run)
     else:
-        runner.check_device(changed.device)
         result = experiment.evaluate(changed, run)
         if out is not None:
             write_json(out, {"config": runner.stored_settings(experiment, changed), **result}, seal=True)
