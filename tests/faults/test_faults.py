@@ -133,6 +133,19 @@ def test_a_device_that_settings_name_and_torch_does_not_know_is_refused(finished
     assert (code, "device '../x' is not available here" in said) == (2, True)
 
 
+def test_verify_misses_checkpoints_and_sees_links_that_lead_nowhere(finished, tmp_path, capsys):
+    run = copied(finished, tmp_path)
+    (run / "checkpoints").rename(run / "elsewhere")
+    code, said = says(["verify", str(run)], capsys)
+    assert (code, "has no checkpoint" in said) == (2, True)
+    (run / "elsewhere").rename(run / "checkpoints")
+    (run / "evaluation.json").unlink()
+    assert says(["verify", str(run)], capsys) == (0, "")
+    (run / "evaluation.json").symlink_to("evaluation.json")
+    code, said = says(["verify", str(run)], capsys)
+    assert (code, "evaluation.json" in said) == (2, True)
+
+
 def flipped(path: Path, pattern: bytes) -> None:
     """Flip the lowest bit of the first byte that the group of a pattern matches."""
     data = path.read_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from warpgrad.errors import WarpgradError, printable, require
-from warpgrad.io import CHECKSUMS, DamagedError, check_every_byte, check_files, read_json
+from warpgrad.io import CHECKSUMS, DamagedError, check_every_byte, check_files, read_json, read_object
 
 
 def verify_command(paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN|DATA|MODEL|FILE...")]) -> None:
@@ -80,10 +81,12 @@ def run_parts(path: Path) -> Iterator[str]:
             f"of 'warpgrad adapt' ({CHECKSUMS}) nor a file; give one of these."
         )
     for name in ("config.json", "summary.json", "evaluation.json"):
-        if (path / name).exists():
+        if os.path.lexists(path / name):  # also a link that leads nowhere, which cannot be read
             yield name if check_every_byte(path / name) else f"{name} has no checksum"
     check_owner(path)
     saved = saved_checkpoints(path)
+    if not saved and (path / "summary.json").exists() and read_object(path / "summary.json").get("steps"):
+        raise DamagedError(f"{path} has no checkpoint, but its summary.json is of a trained run; restore checkpoints/.")
     for file in saved:
         try:
             loaded(file)
