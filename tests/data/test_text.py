@@ -268,6 +268,13 @@ def test_any_bytes_are_rows_or_one_sentence(raw: bytes, suffix: str, tmp_path: P
 
 
 @pytest.mark.real_data
+def test_clinc_without_sentences_is_refused(tmp_path: Path) -> None:
+    for name in ("data_full.json", "domains.json"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(wg.WarpgradError, match="has no sentences"):
+        prepare_clinc(tmp_path, tmp_path / "clinc")
+
+
 @real_clinc
 def test_clinc_as_published(tmp_path: Path) -> None:
     text = prepare_clinc(None, tmp_path / "clinc")

@@ -19,7 +19,7 @@ from typing import Any
 from warpgrad.data.archives import VARIABLE
 from warpgrad.data.prepared import CLINC, STORES
 from warpgrad.data.splits import SPLITS, draw_splits
-from warpgrad.errors import WarpgradError
+from warpgrad.errors import WarpgradError, require
 from warpgrad.io import SEAL, DamagedError, read_bytes, reason, sealed, unsealed, write_bytes
 
 FILE = "text.json"
@@ -116,6 +116,7 @@ def prepare_clinc(source: str | Path | None, out: str | Path) -> LabelledText:
                     rows.append((str(text), str(label), domain_of[label]))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise WarpgradError(f"{folder} is not CLINC150 as published ({error!r}); download it again.") from error
+    require(rows, f"{folder} is not CLINC150 as published (it has no sentences); download it again.")
     return _written(_made(CLINC, rows, outside), Path(out))
 
 
