@@ -146,6 +146,22 @@ def test_verify_misses_checkpoints_and_sees_links_that_lead_nowhere(finished, tm
     assert (code, "evaluation.json" in said) == (2, True)
 
 
+def test_fresh_begins_to_delete_only_where_it_can_end(finished, tmp_path, capsys):
+    """A folder of the user's in place of a file is left alone, and so is everything else until it is gone."""
+    run = copied(finished, tmp_path)
+    fresh = ["run", "synthetic", "--out", str(run), "--fresh", *TINY]
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").mkdir()
+    (run / "metrics.jsonl" / "mine").write_text("precious")
+    there = sorted(run.rglob("*"))
+    code, said = says(fresh, capsys)
+    assert (code, "metrics.jsonl is a folder with files that are not part of a run" in said) == (2, True)
+    assert sorted(run.rglob("*")) == there
+    (run / "metrics.jsonl" / "mine").unlink()
+    assert says(fresh, capsys)[0] == 0
+    assert says(["verify", str(run)], capsys)[0] == 0
+
+
 def flipped(path: Path, pattern: bytes) -> None:
     """Flip the lowest bit of the first byte that the group of a pattern matches."""
     data = path.read_bytes()

@@ -76,7 +76,7 @@ def _page_of(experiment: Experiment[Any], groups: Sequence[Group], title: str) -
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise WarpgradError(
             f"results of {experiment.name} have unexpected entries ({type(error).__name__}: {first_line(error)}), so "
-            "they cannot be shown: repeat 'warpgrad evaluate RUN' for the runs, which writes evaluation.json anew."
+            "they cannot be shown: 'warpgrad evaluate RUN' writes them anew; if that does not help, please report it."
         ) from error
 
 

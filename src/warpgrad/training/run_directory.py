@@ -269,6 +269,11 @@ class RunDirectory:
 
     def _clear(self) -> None:
         """Delete a run, and nothing that is not part of it."""
+        for path in (self.path / name for name in FILES):
+            require(
+                not path.is_dir() or not any(path.iterdir()),
+                f"{path} is a folder with files that are not part of a run; move it away and repeat the command.",
+            )
         write_bytes(self.path / CLEARING, b"")
         for name in (*FILES, *FOLDERS):
             path = self.path / name
