@@ -189,7 +189,7 @@ class Leap(Initialiser):
         if self.loss:
             square = square + drop.square()
             signed = -drop.abs() if self.stabilise else drop
-            direction = {name: value + signed * gradient[name] for name, value in moved.items()}
+            direction = {name: torch.addcmul(value, signed, gradient[name]) for name, value in moved.items()}
         if not self.norm:
             return {name: -value for name, value in direction.items()}
         length = safe_sqrt(square)

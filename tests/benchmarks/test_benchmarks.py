@@ -220,7 +220,7 @@ def test_replay_figures_hold_the_bytes_of_theta_and_buffers():
     record = replay.measure(1, True).record()
     learner = WORKLOADS["conv"](True).make()
     tensors = [*learner.theta0.values(), *learner.buffers().values()]
-    assert record["entry_bytes"] == sum(-(-one.numel() * one.element_size() // 16) * 16 for one in tensors)
+    assert record["entry_bytes"] == sum(-(-one.numel() * one.element_size() // 64) * 64 for one in tensors)
     assert set(record["write"]) == set(record["read"]) == {"memory", "disk"}
 
 
