@@ -177,8 +177,7 @@ class WarpTape(Tape):
         torch.mul(now.from_inputs, now.inputs, out=now.gated)
         torch.mm(self._v, now.gated_h, out=now.mapped_h)
         torch.mm(self._w, now.gated_x, out=now.mapped_x)
-        onto_h, onto_x, onto_b = (now.onto * now.mapped).unbind()
-        torch.tanh(onto_b.add_(onto_h).add_(onto_x), out=now.h)
+        torch.sum(now.onto * now.mapped, dim=0, out=now.h).tanh_()
         return now.shown
 
     def gradients(self, gradient: Tensor) -> Sequence[Tensor]:
@@ -189,29 +188,28 @@ class WarpTape(Tape):
         gates_back, mapped_back = torch.empty_like(last.gates), torch.empty_like(last.mapped)
         modulation_back, through = torch.empty_like(last.modulation), torch.empty_like(last.gated)
         leave_back, enter_back, forget_back, candidate_back = gates_back.chunk(4)
-        sigmoids_back, spare = gates_back[: 3 * len(leave_back)].view_as(last.sigmoids), torch.empty_like(last.sigmoids)
+        sigmoids_back = gates_back[: 3 * len(leave_back)].view_as(last.sigmoids)
         onto_back, from_back = modulation_back[: 3 * units].view_as(last.onto), modulation_back[3 * units :]
         h_mapped_back, x_mapped_back, b_mapped_back = mapped_back.unbind()
         through_h, through_x = torch.split(through, [units, inputs - units])
         for now, loss_back in zip(reversed(self._steps), reversed(gradient.transpose(1, 2).unbind()), strict=True):
             h_back[:, : self._batch].add_(loss_back)
-            total_back = h_back.addcmul_(h_back * now.h, now.h, value=-1)
+            total_back = _through_tanh(h_back, now.h)
             torch.mul(total_back, now.mapped, out=onto_back)
             torch.mul(total_back, now.onto, out=mapped_back)
             torch.mm(self._v.t(), h_mapped_back, out=through_h)
             torch.mm(self._w.t(), x_mapped_back, out=through_x)
             torch.mul(through, now.inputs, out=from_back)
-            modulation_back.addcmul_(modulation_back * now.modulation, now.modulation, value=-1)
+            _through_tanh(modulation_back, now.modulation)
             z_back = torch.addmm(z_back, onto_p, modulation_back)
             torch.mul(z_back, now.squashed, out=leave_back)
-            m_back.add_(z_back.mul_(now.leave)).addcmul_(z_back.mul_(now.squashed), now.squashed, value=-1)
+            m_back.add_(_through_tanh(z_back.mul_(now.leave), now.squashed))
             torch.mul(m_back, now.candidate, out=enter_back)
             torch.mul(m_back, now.memory_before, out=forget_back)
             torch.mul(m_back, now.enter, out=candidate_back)
             m_back.mul_(now.forget)
-            torch.mul(sigmoids_back, now.sigmoids, out=spare)
-            torch.addcmul(spare, spare, now.sigmoids, value=-1, out=sigmoids_back)
-            candidate_back.addcmul_(candidate_back * now.candidate, now.candidate, value=-1)
+            torch.ops.aten.sigmoid_backward.grad_input(sigmoids_back, now.sigmoids, grad_input=sigmoids_back)
+            _through_tanh(candidate_back, now.candidate)
             a_back.addmm_(gates_back, now.read.t())
             p_back.addmm_(modulation_back, now.z_and_one.t())
             v_back.addmm_(h_mapped_back, now.gated_h.t())
@@ -377,7 +375,7 @@ class PlasticTape(Tape):
             x, y = states[t], states[t + 1]
             x_back, y_back = self._rule.backward(x, y, traces[t], traces[t + 1], backs)
             y_back.add_(later).add_(gradient[t])
-            total_back = torch.addcmul(y_back, y_back * y, y, value=-1, out=total_backs[t])
+            total_back = torch.ops.aten.tanh_backward.grad_input(y_back, y, grad_input=total_backs[t])
             torch.mul(self._alpha, traces[t][0], out=spare)
             later = x_back.addmm_(total_back, self._w.t())
             later.unsqueeze(1).baddbmm_(total_back.unsqueeze(1), spare.mT)
@@ -398,6 +396,12 @@ def _between(x: Tensor, trace: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return xᵀ T and T y for every episode."""
     # T y is computed as yᵀ Tᵀ: MKL takes eight times as long for a matrix times a column as for a row times a matrix.
     return torch.bmm(x.unsqueeze(1), trace).squeeze(1), torch.bmm(y.unsqueeze(1), trace.mT).squeeze(1)
+
+
+def _through_tanh(back: Tensor, squashed: Tensor) -> Tensor:
+    """Multiply a gradient, in place, by tanh' = 1 − tanh², and return it."""
+    torch.ops.aten.tanh_backward.grad_input(back, squashed, grad_input=back)
+    return back
 
 
 def _through_clip(back: Tensor, clipped: Tensor) -> None:
