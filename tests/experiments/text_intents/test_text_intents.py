@@ -20,7 +20,7 @@ from tests.support import ROOT
 from tests.support.experiment_runs import Runs, evaluation_of, group_of
 from tests.support.text_encoder import save_tiny_encoder, sentences, write_csv
 from warpgrad.cli.main import main
-from warpgrad.data.sources.text import open_text, prepare_text
+from warpgrad.data.sources.text import open_text, prepare_clinc, prepare_text
 from warpgrad.errors import WarpgradError
 from warpgrad.experiments import records
 from warpgrad.experiments.base import Execution, Results
@@ -32,7 +32,7 @@ from warpgrad.experiments.text_intents.evaluation import TOGETHER, auroc, check_
 from warpgrad.experiments.text_intents.experiment import TextIntents
 from warpgrad.experiments.text_intents.methods import classifier, open_sentences, recipe, text_learner
 from warpgrad.experiments.text_intents.page import result_lines
-from warpgrad.experiments.text_intents.tuning import logistic, pair_loss
+from warpgrad.experiments.text_intents.tuning import adapted_by, centroid_head, logistic, pair_loss
 from warpgrad.io import building
 from warpgrad.layers.sentences import CentroidHead, open_encoder
 from warpgrad.layers.transformer import load_warped
@@ -236,6 +236,29 @@ def test_left_out_logits_are_those_of_a_loop() -> None:
                 torch.testing.assert_close(found[row, label], wanted)
     with pytest.raises(WarpgradError, match=r"the head has room for .* classes, not for 6"):
         head.weights(support, labels, 6)
+
+
+def test_the_auroc_is_that_of_the_adapted_model(runs: Runs, tmp_path: Path) -> None:
+    """Recomputed from the last state of the model, on each task with sentences out of scope beside its own."""
+    rows, others = sentences(20, 9), [text for text, _ in sentences(20, 3, seed=1)]
+    published = {"train": rows, "oos_test": [[text, "oos"] for text in others]}
+    domains = {f"domain{group}": [f"label{4 * group + place}" for place in range(4)] for group in range(5)}
+    for name, content in (("data_full", published), ("domains", domains)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    prepare_clinc(tmp_path, tmp_path / "data")
+    config = dataclasses.replace(runs.tiny(method="tune-all", outside=5, together=0), data=str(tmp_path / "data"))
+    execute(EXPERIMENT, config, Execution(tmp_path / "run", progress=False))
+    found = evaluation_of(tmp_path / "run")
+    data = open_sentences(config)
+    for name, task in held_out_tasks(config, data, 5):
+        *_, (net, _) = (fitted() for fitted in adapted_by(config, classifier(config, data.encoder), task))
+        head, labels = centroid_head(net, task), torch.arange(len(task.query)).repeat_interleave(config.query)
+        with torch.no_grad():
+            states, mask = task.states.batch([*(place for own in task.query for place in own), *task.outside])
+            surest = F.linear(net.embed(states, mask), *head).softmax(1).amax(1)
+        assert len(task.outside) == 5
+        assert found["auroc_5shot"][name] == pytest.approx(100 * auroc(surest[: len(labels)], surest[len(labels) :]))
+    assert set(found["auroc_1shot"]) == set(found["accuracy_1shot"])
 
 
 def test_auroc_counts_pairs() -> None:

@@ -152,7 +152,7 @@ def validation_scores(config: TextConfig, data: Sentences, method: Method) -> di
         for name, labels in _domains(config, family, draw).items():
             task = family.task(name, labels, HEADLINE, task_key(config, "validation", name, draw))
             *_, fitted = adapted_points(method, task, config.adaptation_steps)
-            found.append(_scores(*fitted(), task))
+            found.append(_scores(*fitted(), task, outside=False))
     return {name: float(np.mean([scores[name] for scores in found])) for name in ("accuracy", "loss")}
 
 
@@ -173,7 +173,7 @@ def _judged(
             began = time.process_time()
             net, head = fitted()
             seconds.append(spent + time.process_time() - began)
-            scores = _scores(net, head, task)
+            scores = _scores(net, head, task, outside=k == config.adaptation_steps)
             accuracies.append(scores["accuracy"])
         began = time.process_time()
     if config.adaptation_steps == 0:
@@ -195,18 +195,22 @@ def _at(learner: Learner, point: Point, task: IntentTask) -> tuple[SentenceClass
     return net, centroid_head(net, task)
 
 
-def _scores(net: SentenceClassifier, head: Head, task: IntentTask) -> dict[str, float]:
-    """Return accuracy and loss on the query set, and the AUROC of the largest probability against other sentences."""
+def _scores(net: SentenceClassifier, head: Head, task: IntentTask, *, outside: bool) -> dict[str, float]:
+    """Return accuracy and loss on the query set; with `outside`, also the AUROC against out-of-scope sentences.
+
+    The AUROC is that of the largest probability. The sentences it needs are almost as many as the query set.
+    """
     asked = [place for own in task.query for place in own]
     labels = torch.tensor([label for label, own in enumerate(task.query) for _ in own])
-    states, mask = task.states.batch([*asked, *task.outside])
+    others = task.outside if outside else []
+    states, mask = task.states.batch([*asked, *others])
     with torch.no_grad():
         logits = F.linear(net.embed(states, mask), *head)
     scores = {
         "accuracy": 100 * float((logits[: len(asked)].argmax(1) == labels).float().mean()),
         "loss": float(F.cross_entropy(logits[: len(asked)], labels)),
     }
-    if task.outside:
+    if others:
         surest = logits.softmax(1).amax(1)
         scores["auroc"] = 100 * auroc(surest[: len(asked)], surest[len(asked) :])
     return scores
