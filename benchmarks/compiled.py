@@ -13,6 +13,7 @@ from benchmarks.library import CHECKED_STEPS, NOISE, Piece, difference, whole
 from benchmarks.timing import Figure, Way, figure, interleaved
 from benchmarks.workloads import WORKLOADS, Workload
 from warpgrad.adaptation.compiled import compiler
+from warpgrad.adaptation.traced import traced_at_once
 from warpgrad.algorithms import Online
 from warpgrad.algorithms.backend import BackendName
 from warpgrad.errors import WarpgradError
@@ -54,7 +55,8 @@ def measure(repetitions: int, quick: bool) -> tuple[list[Figure], dict[str, floa
         gaps[f"{name}, compiled"] = check(name, quick)
         work = WORKLOADS[name](quick)
         ways: dict[str, Way] = {way: piece_by(work, way).meta_step for way in ("traced", "compiled")}
-        timings = interleaved(ways, repetitions, warm_up=work.warm_up)
+        with traced_at_once():
+            timings = interleaved(ways, repetitions)
         words = ("whole meta-step, compiled", "traced")
         most = None if quick else MOST[name]
         figures.append(figure(timings, name, "compiled", "traced", work.points, words=words, most=most))

@@ -22,6 +22,7 @@ from benchmarks.compiled import compiled_piece
 from benchmarks.library import whole
 from benchmarks.timing import MILLI, Figure, Timings, Way, figure
 from benchmarks.workloads import WORKLOADS, Workload, conv
+from warpgrad.adaptation.traced import traced_at_once
 from warpgrad.errors import WarpgradError
 from warpgrad.objectives import Approximate
 from warpgrad.version import commit
@@ -100,7 +101,8 @@ def measure_authors(peers: Elsewhere, repetitions: int, quick: bool) -> tuple[li
         return [], {"authors' package": "name its folder with --authors"}
     work = conv(quick)
     piece = whole(work, Approximate())
-    piece.meta_step()
+    with traced_at_once():
+        piece.meta_step()
     ours, theirs = [], []
     for _ in range(min(repetitions, TURNS)):
         ours.append(typical(piece.meta_step))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from benchmarks.library import NOISE, Piece, difference
 from benchmarks.timing import Figure, Way, figure, interleaved
 from benchmarks.workloads import FixedBatches, Workload, conv, mlp
+from warpgrad.adaptation.traced import traced_at_once
 from warpgrad.algorithms import Unrolled
 from warpgrad.algorithms.method import Method
 from warpgrad.errors import WarpgradError
@@ -126,7 +127,8 @@ def measure(repetitions: int, quick: bool) -> tuple[list[Figure], dict[str, str]
         work = workload(name, quick)
         ways: dict[str, Way] = {"warpgrad": ours(work).gradients}
         ways.update({peer: theirs(peer, module, work) for peer, module in modules.items()})
-        timings = interleaved(ways, repetitions, warm_up=work.warm_up)
+        with traced_at_once():
+            timings = interleaved(ways, repetitions)
         for peer in modules:
             words = (f"MAML on {name}, K = {work.steps}", peer)
             figures.append(figure(timings, "maml", "warpgrad", peer, work.points, words=words, most=MOST))

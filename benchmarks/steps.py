@@ -11,6 +11,7 @@ from benchmarks.bare import Bare, Weights
 from benchmarks.library import along, bare_meta_step, check, whole
 from benchmarks.timing import Figure, Way, figure, interleaved
 from benchmarks.workloads import Workload
+from warpgrad.adaptation.traced import traced_at_once
 from warpgrad.objectives import Approximate, Exact
 
 MOST: Mapping[str, float] = MappingProxyType({"conv": 1.05, "mlp": 1 / 1.3, "surfaces": 1 / 5})
@@ -38,7 +39,8 @@ def measure(make_work: Callable[[bool], Workload], repetitions: int, quick: bool
     gap = check(lambda: make_work(quick))
     work = make_work(quick)
     ways = ways_of(work)
-    timings = interleaved(ways, FINER.get(work.name, 1) * repetitions, warm_up=work.warm_up)
+    with traced_at_once():
+        timings = interleaved(ways, FINER.get(work.name, 1) * repetitions)
     make = partial(figure, timings, work.name, points=work.points)
     kernels, figures = work.name == "conv", []
     for name in QUANTITIES:

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from warpgrad.adaptation.traced import PATIENCE
 from warpgrad.data.tasks.intents import SentenceBatch
 from warpgrad.experiments.continual.config import ContinualConfig
 from warpgrad.experiments.continual.methods import network as sine_network
@@ -63,8 +62,6 @@ class Workload:
     loss: Loss
     meta_step: MetaStep
     channels_last: bool = False
-    stacked: bool = False
-    """Whether the library stacks its tasks, and so records its steps after a while."""
     make_once: Callable[[], Learner] | None = None
     """The same learner with a custom backward pass, where the library has one; it can be differentiated only once."""
 
@@ -76,11 +73,6 @@ class Workload:
     def points(self) -> int:
         """(task, step) pairs of one piece of work."""
         return self.steps * len(self.tasks)
-
-    @property
-    def warm_up(self) -> int:
-        """Rounds until everything that can be traced has been."""
-        return 1 + (-(-PATIENCE // self.steps) if self.stacked else 0)
 
     @property
     def keys(self) -> list[int]:
@@ -173,7 +165,6 @@ def mlp(quick: bool = False, *, warp: bool = True, steps: int | None = None, tas
         0.001,
         feed_forward,
         "online",
-        stacked=True,
     )
 
 
@@ -188,7 +179,6 @@ def surfaces(quick: bool = False) -> Workload:
         0.01,
         on_surface,
         "online",
-        stacked=True,
     )
 
 

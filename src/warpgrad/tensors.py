@@ -204,11 +204,12 @@ def laid_channels_last(value: Tensor) -> Tensor:
     """Return the same values, in channels-last layout if there are four dimensions; differentiable, copied if needed.
 
     A single channel fits both layouts, and `contiguous` would keep the strides of the other, which convolutions use.
+    Its strides are always set, because a traced graph may meet other ones than it was traced with.
     """
+    if value.ndim == 4 and value.shape[1] == 1 and value.is_contiguous():
+        return value.reshape(value.shape[0], *value.shape[2:], 1).permute(0, 3, 1, 2)
     if value.ndim != 4 or value.stride(1) == 1:
         return value
-    if value.shape[1] == 1 and value.is_contiguous():
-        return value.reshape(value.shape[0], *value.shape[2:], 1).permute(0, 3, 1, 2)
     return value.contiguous(memory_format=torch.channels_last)
 
 

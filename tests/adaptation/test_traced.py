@@ -12,9 +12,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import warpgrad as wg
 from tests.algorithms.test_backend import INITIALISERS, RULES
-from tests.support.problems import Recorder, conv_batch_norm, make_task, mlp
+from tests.support.problems import Recorder, conv_batch_norm, make_task, mlp, relu_max_pool
 from warpgrad.adaptation import traced as recording
 from warpgrad.adaptation.traced import simplify
+from warpgrad.tensors import laid_channels_last
 
 
 @pytest.fixture(autouse=True)
@@ -179,6 +180,118 @@ def test_a_number_that_is_not_finite_is_named_as_ever():
             meta_gradient(own, method)
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
+
+
+def alone(algorithm):
+    """What an algorithm has computed for single tasks, each with its graph or None."""
+    return list(algorithm.backend.alone.kinds.values())
+
+
+def compare_with_loop(algorithm, method, tasks, meta_steps=2):
+    """Meta-gradients of the loop and of `auto`, which leaves convolutions unstacked; returns what `auto` computed."""
+    seen = {}
+    for backend in ("loop", "auto"):
+        own, recorder = algorithm(backend), Recorder()
+        for step in range(meta_steps):
+            own.meta_step(method, tasks, [place + 10 * step for place in range(len(tasks))], recorder)
+        seen[backend] = recorder.seen
+    for (group, found), (other, expected) in zip(seen["auto"], seen["loop"], strict=True):
+        assert group == other
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+    return alone(own)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("make", [conv_batch_norm, relu_max_pool])
+@pytest.mark.parametrize(
+    ("algorithm", "objective", "initialiser"),
+    [
+        (lambda backend: wg.Online(steps=3, tasks=2, backend=backend), wg.Exact, wg.Leap),
+        (lambda backend: wg.Online(steps=3, tasks=2, backend=backend), wg.Approximate, wg.MAML),
+        (lambda backend: wg.Offline(steps=3, tasks=2, samples=1, backend=backend), wg.Exact, wg.Leap),
+        (lambda backend: wg.Offline(steps=3, tasks=2, samples=4, backend=backend), wg.InPlace, wg.Reptile),
+        (lambda backend: wg.Unrolled(steps=3, tasks=2, backend=backend), None, wg.Fixed),
+    ],
+)
+def test_convolutions_are_traced_task_by_task(make, algorithm, objective, initialiser, channels_last):
+    learner = wg.Learner(make(), warp=None if objective else (), channels_last=channels_last)
+    method = wg.Method(learner, wg.SGD(0.1, momentum=0.9), objective and objective(), initialiser())
+    found = compare_with_loop(algorithm, method, [make_task(make, seed) for seed in range(2)])
+    assert found
+    assert all(kind.run is not None for kind in found)
+
+
+def test_a_single_channel_has_one_layout_in_graphs():
+    """Where a task starts and where it is after a step, its strides may differ, though its bytes lie alike."""
+    method = wg.Method(wg.Learner(conv_batch_norm(), channels_last=True), wg.SGD(0.1), wg.Exact(), wg.Leap())
+    weight = method.learner.theta0["0.weight"]
+    assert weight.shape[1] == 1
+    for strides in (weight.stride(), (9, 9, 3, 1)):
+        laid = laid_channels_last(weight.detach().as_strided(weight.shape, strides))
+        assert torch.equal(laid, weight)
+        assert laid.stride(1) == 1
+
+
+class Regular(nn.Module):
+    """A convolutional model with something besides arithmetic in its forward pass."""
+
+    def __init__(self, rate=0.0):
+        super().__init__()
+        self.body, self.dropout, self.rate = conv_batch_norm(), nn.Dropout(0.5), rate
+        self.kept, self.last, self.count = [], None, 0
+
+    def forward(self, x):
+        hidden = self.body(x)
+        return self.dropout(hidden) if self.rate else hidden
+
+
+class Keeping(Regular):
+    def forward(self, x):
+        self.last = super().forward(x)
+        return self.last
+
+
+class Collecting(Regular):
+    def forward(self, x):
+        hidden = super().forward(x)
+        self.kept.append(hidden.detach())
+        return hidden
+
+
+class Counting(Regular):
+    def forward(self, x):
+        self.count += 1
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (lambda: Regular(rate=0.5), "torch's generator"),
+        (Keeping, "attribute 'last'"),
+        (Collecting, "attribute 'kept'"),
+        (Counting, "attribute 'count'"),
+    ],
+)
+def test_a_pass_that_does_more_than_compute_is_not_traced(model, reason, caplog):
+    module = model()
+    method = wg.Method(wg.Learner(module), wg.SGD(0.1), wg.Exact(), wg.Leap())
+    tasks = [make_task(conv_batch_norm, seed) for seed in range(2)]
+    with caplog.at_level(logging.INFO, logger="warpgrad"):
+        found = compare_with_loop(lambda backend: wg.Online(steps=2, tasks=2, backend=backend), method, tasks)
+    assert reason in caplog.text
+    assert all(kind.run is None for kind in found)
+    for left in (module.last, *module.kept):
+        assert left is None or type(left) is torch.Tensor, "tensors without data are not left behind"
+
+
+def test_hooks_are_called_as_without_graphs():
+    module, called = conv_batch_norm(), []
+    module[0].register_forward_hook(lambda *_: called.append(1))
+    method = wg.Method(wg.Learner(module), wg.SGD(0.1), wg.Exact(), wg.Leap())
+    tasks = [make_task(conv_batch_norm, seed) for seed in range(2)]
+    assert compare_with_loop(lambda backend: wg.Online(steps=2, tasks=2, backend=backend), method, tasks) == []
+    assert len(called) == 2 * 2 * 2 * (2 * 2 + 1), "backends, meta-steps, tasks; two losses a step, and Leap's last"
 
 
 def test_what_changes_no_number_is_struck_out():

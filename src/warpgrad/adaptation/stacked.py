@@ -107,10 +107,10 @@ class BatchedAdaptation(Adaptation):
 
         # Fused attention cannot be mapped over a stack; its plain form can.
         with sdpa_kernel(SDPBackend.MATH):
-            return self.per_task(one, theta, buffers, self._batches(role.source, k), *constants)
+            return self.per_task(one, theta, buffers, self.batch(role.source, k), *constants)
 
-    def _batches(self, source: Source, k: StepIndex) -> Any:
-        """Return the stacked batches of step k, stacking them again only if a task returns other objects."""
+    def batch(self, source: Source, k: StepIndex) -> Any:
+        # Batches are stacked again only if a task returns other objects.
         kept = self._stacked.get(source)
         if kept is not None and kept[0] == k:  # tasks are stateless: a step has one batch
             return kept[2]

@@ -1,8 +1,8 @@
-"""Traced adaptation: a computation on a stack of tasks is traced once, and its graph is run from then on.
+"""Traced adaptation: a computation on a task or a stack of tasks is traced once, and its graph is run from then on.
 
-Small networks spend their time around their kernels: in autograd, in `vmap`, in exchanging parameters. A step of
-stacked tasks is a pure function of tensors, and the next step is the same function of others. So its operations,
-backward passes and second derivatives included, are traced into a flat graph (`make_fx`), those without effect are
+Small networks spend their time around their kernels: in autograd, in `vmap`, in exchanging parameters. A step is a pure
+function of tensors, and the next step is the same function of others. So its operations, backward passes and second
+derivatives included, are traced into a flat graph (`make_fx`), those without effect and those that repeat others are
 removed, and the graph is called instead. It is the same arithmetic in the same order: a graph whose numbers are
 not bit for bit those of what it replaces is not used, so it cannot matter when a run begins to use one.
 """
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import logging
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functionalize
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -83,9 +84,11 @@ class TracedGraphs:
         """What has been computed since the settings last changed, with its graph where there is one."""
         self._versions: dict[Hashable, int] = {}
         self._made_for: tuple[Any, ...] = ()
+        self._module: nn.Module | None = None
 
     def begin(self, learner: Learner, rule: Rule) -> None:
-        """Forget all graphs if a setting that they depend on has changed; called once per meta-step."""
+        """Forget all graphs if a setting that they depend on has changed; called with every set of adaptations."""
+        self._module = learner.module
         now = (learner, rule, *graph_settings(learner, rule))
         if now != self._made_for:
             self.kinds.clear()
@@ -124,9 +127,13 @@ class TracedGraphs:
             outputs.update(_names(found))
             return [value for group in found.values() for value in group.values()]
 
-        before = random_states()
+        assert self._module is not None, "begin has been called"
+        before, attributes = random_states(), _Attributes(self._module)
         try:
-            with_autograd = make_fx(pure, tracing_mode="fake")(*flat)
+            try:
+                with_autograd = make_fx(pure, tracing_mode="fake")(*flat)
+            finally:
+                kept = attributes.restore()
             with (
                 torch.no_grad(),
                 without_autocast(),
@@ -139,6 +146,12 @@ class TracedGraphs:
         source = changed(before)
         if source is not None:
             self._refuse(f"they draw from {source}, which a graph would freeze")
+            return
+        if kept is not None:
+            self._refuse(f"the model sets its attribute '{kept}' in every pass, which a graph would not")
+            return
+        if any(torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) for node in graph.graph.nodes):
+            self._refuse("they draw from torch's generator, which is seeded for every pass")
             return
         simplify(graph.graph)
         graph.recompile()
@@ -161,6 +174,42 @@ class TracedGraphs:
         return None
 
 
+class _Attributes:
+    """The attributes of a model's modules, restored after a trace, which would leave tensors without data there."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._before = [
+            (own, dict(own), {name: len(value) for name, value in own.items() if isinstance(value, list)})
+            for own in map(vars, module.modules())
+        ]
+
+    def restore(self) -> str | None:
+        """Restore what has changed, and return the name of one such attribute, if any.
+
+        Only what a pass computes is looked at: tensors, numbers, and entries added to lists.
+        """
+        found = None
+        for now, before, lengths in self._before:
+            for name, value in list(now.items()):
+                if name not in before:
+                    del now[name]
+                elif _computed(value, before[name]) and name != "training":
+                    now[name] = before[name]
+                elif name in lengths and len(value) > lengths[name]:
+                    del value[lengths[name] :]
+                else:
+                    continue
+                found = name
+        return found
+
+
+def _computed(value: Any, before: Any) -> bool:
+    """Return whether a value is another tensor or number than before."""
+    if isinstance(value, Tensor):
+        return value is not before
+    return isinstance(value, int | float) and value != before
+
+
 def graph_settings(learner: Learner, rule: Rule) -> tuple[Hashable, ...]:
     """Return everything that a graph depends on besides its tensors."""
     return tuple(plain_settings(learner.module)), tuple(plain_settings(rule)), autocast_in_force()
@@ -171,7 +220,7 @@ def plain_settings(owner: Any) -> Iterator[Hashable]:
 
     They are baked into a graph: if one changes between meta-steps, the computation has to be traced again.
     """
-    for one in owner.modules() if isinstance(owner, torch.nn.Module) else [owner]:
+    for one in owner.modules() if isinstance(owner, nn.Module) else [owner]:
         for name, value in vars(one).items():
             if isinstance(value, Rule):
                 yield from plain_settings(value)
@@ -210,22 +259,12 @@ MOST_BATCHES = 12
 """Computations that look at more batches are not traced: graphs grow with every step, and so does tracing."""
 
 
-class TracedAdaptation(BatchedAdaptation):
-    """Like `BatchedAdaptation`, to which it falls back wherever a computation has no graph."""
+class _Traced(Adaptation):
+    """Runs computations by their graphs, and evaluates them plainly wherever they have none."""
 
-    def __init__(
-        self,
-        learner: Learner,
-        rule: Rule,
-        tasks: Sequence[Task],
-        keys: Sequence[int],
-        graphs: TracedGraphs,
-        *,
-        gradients: bool = True,
-    ) -> None:
-        """Set up the tasks; without `gradients`, transitions have an empty gradient wherever a graph ran."""
-        super().__init__(learner, rule, tasks, keys)
-        self._graphs, self._gradients = graphs, gradients
+    graphs: TracedGraphs
+    gradients = True
+    """Whether transitions need their gradients; without, those that a graph returns are empty."""
 
     def step(self, point: Point) -> Transition:
         found = self.run_traced(_INNER_STEP, point)
@@ -241,25 +280,61 @@ class TracedAdaptation(BatchedAdaptation):
         learner = self.learner
         inputs = {**point.groups(), "phi": learner.phi, "rule": self.rule.meta, "constants": learner.constants}
         places: list[BatchPlace] = list(computation.reads)
-        batches = [self._batches(source, following(point.k, later)) for source, later in places]
+        batches = [self.batch(source, following(point.k, later)) for source, later in places]
 
         def compute(groups: Groups, given: Sequence[Any]) -> Groups:
-            tracing = _Tracing(self, dict(zip(places, given, strict=True)))
+            tracing = self.tracing(dict(zip(places, given, strict=True)))
             found = tracing.groups(computation, groups)
-            return found if self._gradients or "gradient" not in found else {**found, "gradient": {}}
+            return found if self.gradients or "gradient" not in found else {**found, "gradient": {}}
 
         name = (
             type(computation),
             tuple(plain_settings(computation)),
             computation.reads,
-            self._gradients,
+            self.gradients,
             type(self.task),
             self.task.stack_key,
         )
-        groups = self._graphs.run(name, compute, inputs, batches)
+        groups = self.graphs.run(name, compute, inputs, batches)
         if groups is None or not all(math.isfinite(loss.sum()) for loss in groups["losses"].values()):
             return None  # plain evaluation finds a number that is not finite again, and reports where
         return computation.result(groups, point)
+
+    @abstractmethod
+    def tracing(self, batches: Mapping[BatchPlace, Any]) -> _Tracing:
+        """Return the same adaptation at step 0, with the tensors of its batches given."""
+
+
+class TracedTask(_Traced):
+    """Like `Adaptation`: one task, with the graphs of all tasks of its `stack_key`."""
+
+    def __init__(self, learner: Learner, rule: Rule, task: Task, key: int, graphs: TracedGraphs) -> None:
+        super().__init__(learner, rule, task, key)
+        self.graphs = graphs
+
+    def tracing(self, batches: Mapping[BatchPlace, Any]) -> _Tracing:
+        return _Tracing(self.learner, self.rule, self.task, self.key).given(batches)
+
+
+class TracedAdaptation(_Traced, BatchedAdaptation):
+    """Like `BatchedAdaptation`: a stack of tasks."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        rule: Rule,
+        tasks: Sequence[Task],
+        keys: Sequence[int],
+        graphs: TracedGraphs,
+        *,
+        gradients: bool = True,
+    ) -> None:
+        """Set up the tasks; without `gradients`, transitions have an empty gradient wherever a graph ran."""
+        super().__init__(learner, rule, tasks, keys)
+        self.graphs, self.gradients = graphs, gradients
+
+    def tracing(self, batches: Mapping[BatchPlace, Any]) -> _Tracing:
+        return _TracingStack(self.learner, self.rule, self.tasks, self.keys).given(batches)
 
 
 class _InnerStep(Computation[Transition]):
@@ -281,12 +356,13 @@ class _InnerStep(Computation[Transition]):
 _INNER_STEP = _InnerStep()
 
 
-class _Tracing(BatchedAdaptation):
-    """Tasks with all their tensors given, at step 0; their values are checked when the graph is run."""
+class _Tracing(Adaptation):
+    """A task with all its tensors given, at step 0; their values are checked when the graph is run."""
 
-    def __init__(self, own: TracedAdaptation, batches: Mapping[BatchPlace, Any]) -> None:
-        super().__init__(own.learner, own.rule, own.tasks, own.keys)
+    def given(self, batches: Mapping[BatchPlace, Any]) -> Self:
+        """Return this adaptation, which reads these batches and draws none."""
         self._given = batches
+        return self
 
     def groups(self, computation: Computation[Any], given: Groups) -> Groups:
         """Evaluate the computation as a function of named tensors."""
@@ -300,6 +376,10 @@ class _Tracing(BatchedAdaptation):
     def check_finite(self, loss: Tensor, what: str, k: StepIndex) -> None:
         del loss, what, k
 
-    def _batches(self, source: Source, k: StepIndex) -> Any:
+    def batch(self, source: Source, k: StepIndex) -> Any:
         assert isinstance(k, int)
         return self._given[source, k]
+
+
+class _TracingStack(_Tracing, BatchedAdaptation):
+    """A stack of tasks."""

@@ -25,7 +25,7 @@ from torch.nn.modules.conv import _ConvNd
 from warpgrad.adaptation.base import Adaptation
 from warpgrad.adaptation.compiled import CompiledGraphs, compiler
 from warpgrad.adaptation.stacked import BatchedAdaptation
-from warpgrad.adaptation.traced import TracedAdaptation, TracedGraphs, graph_settings
+from warpgrad.adaptation.traced import TracedAdaptation, TracedGraphs, TracedTask, graph_settings
 from warpgrad.adaptation.trajectory import Trajectory
 from warpgrad.algorithms.method import Method
 from warpgrad.errors import WarpgradError, choice
@@ -39,7 +39,8 @@ BackendName = Literal["auto", "loop", "batched", "traced", "compiled"]
 """`loop` takes one task at a time: the reference. `batched` stacks tasks, or fails where they cannot be. `traced`
 does so too, and runs the steps of a stack as graphs, see `warpgrad.adaptation.traced`. `compiled` has a C++ compiler
 build these, see `warpgrad.adaptation.compiled`. `auto` is `traced` where that is known to win, or `compiled` in a run
-that is long enough to pay for it, else `loop`."""
+that is long enough to pay for it, else `loop`; there it runs the steps of convolutional networks as graphs, task by
+task."""
 BACKENDS: tuple[BackendName, ...] = ("auto", "loop", "batched", "traced", "compiled")
 
 Form = Literal["traced", "compiled"]
@@ -72,6 +73,8 @@ class Backend:
         self._settings: int | None = None
         self.graphs: TracedGraphs | None = None
         """The traced or compiled graphs of stacked steps, once there are any."""
+        self.alone = TracedGraphs()
+        """The traced graphs of steps of single tasks."""
         self._begun, self._left = False, set[int]()
 
     def adaptations(
@@ -82,7 +85,15 @@ class Backend:
         Where the gradients of the steps are not read, `gradients=False` lets compiled steps leave them out.
         """
         if not self.stacks(method, tasks, keys):
-            return [Adaptation(method.learner, method.rule, task, key) for task, key in zip(tasks, keys, strict=True)]
+            learner, rule = method.learner, method.rule
+            one: Callable[..., Adaptation] = Adaptation
+            if self.name == "auto" and _gains_alone(learner.module, learner.device):
+                self.alone.begin(learner, rule)
+                one = partial(TracedTask, graphs=self.alone)
+            return [
+                (one if task.stack_key is not None else Adaptation)(learner, rule, task, key)
+                for task, key in zip(tasks, keys, strict=True)
+            ]
         if self.name == "batched":
             make: Callable[..., Adaptation] = BatchedAdaptation
         else:
@@ -185,6 +196,21 @@ def _disadvantage(module: nn.Module, device: torch.device) -> str | None:
             return f"{type(child).__name__} is slower stacked"
     return None
 
+
+def _gains_alone(module: nn.Module, device: torch.device) -> bool:
+    """Return whether steps of a single task are worth tracing: those with convolutions on a CPU, which are not stacked.
+
+    A graph calls no hooks, so a model that has any is evaluated plainly. Recurrent layers would be traced step by step.
+    """
+    convolves = False
+    for child in module.modules():
+        if isinstance(child, nn.RNNBase) or any(getattr(child, name) for name in _HOOKS):
+            return False
+        convolves = convolves or isinstance(child, _ConvNd)
+    return convolves and device.type == "cpu"
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 T = TypeVar("T")
 Cast = Callable[[Any], Any]

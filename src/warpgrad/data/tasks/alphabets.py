@@ -49,7 +49,7 @@ class AlphabetTask(BatchedClassification):
             ranges: What transformations are drawn from; those of App. E if None.
             device: Where the images are kept and transformed.
         """
-        self.name = data.name
+        self.name, self.stack_key = data.name, (AlphabetTask, batch_size)
         per_character = len(data.train_images) // len(data.characters)
         require(
             batch_size >= 1, f"batch_size={batch_size}: a batch of alphabet '{data.name}' needs at least 1 drawing."

@@ -80,6 +80,7 @@ class ManyShotTask(BatchedClassification):
             dtype: Of the images in a batch.
         """
         self.name, self.source, self.places = name, source, places
+        self.stack_key = (ManyShotTask, batch_size)
         self.adapt_images, self.meta_images, self.test_images = adapt, meta, test
         self.batch_size, self.seed, self.dtype = batch_size, seed, dtype
 
