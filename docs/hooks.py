@@ -198,8 +198,10 @@ def _reference_page(title: str, package: Any, paths: list[str]) -> str:
 
 
 def _first_sentence(value: Any) -> str:
+    if value is Any or typing.get_origin(value) is not None:
+        return "a type alias"
     if not (inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value)):
-        return "a constant" if typing.get_origin(value) is None else "a type alias"
+        return "a constant"
     text = " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split())
     return _plain(text).replace("|", "\\|")
 
