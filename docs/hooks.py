@@ -17,6 +17,7 @@ import os
 import posixpath
 import re
 import shutil
+import sys
 import typing
 from pathlib import Path
 from typing import Any
@@ -193,8 +194,14 @@ def _case(row: tuple[str, str, str]) -> tuple[int, str]:
 def _reference_page(title: str, package: Any, paths: list[str]) -> str:
     words = (inspect.getdoc(package) or "").replace("`docs/extending.md`", "[extending](../extending.md)")
     words = words.replace("`README.md` beside this file", "the [code map](../map.md)")
-    names = "\n".join(f"::: {path}\n" for path in sorted(paths, key=str.lower))
+    names = "\n".join(_entry(path) for path in sorted(paths, key=str.lower))
     return f"# {title}\n\n{words}\n\n{names}"
+
+
+def _entry(path: str) -> str:
+    """A function with the name of its file would show the whole file, whose other names have their own entries."""
+    name = path.rpartition(".")[2]
+    return f"::: {path}\n" + (f"    options: {{members: [{name}]}}\n" if path in sys.modules else "")
 
 
 def _first_sentence(value: Any) -> str:
