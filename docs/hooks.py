@@ -17,6 +17,7 @@ import os
 import posixpath
 import re
 import shutil
+import sys
 import typing
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,12 @@ CODE = re.compile(r"<pre.*?</pre>|<code>(?P<code>[^<]*)</code>", re.DOTALL)
 OBJECT = re.compile(r"(<span class=\"doc doc-object-name[^>]*>)([^<]*)(</span>)")
 WORD = 20
 """Letters of the longest word of code that a telephone shows on one line of a table."""
+SEAM = re.compile(r"(?<=[./_,(=])(?=\w)|(?<=[a-z])(?=[A-Z])")
+"""Where a longer one may break."""
+TEXT = re.compile(r"<(pre|code|script|style|svg)\b.*?</\1>|<[^>]+>|(?P<text>[^<]+)", re.DOTALL)
+TOGETHER = re.compile(  # 60 000, 95 %, App. D, Eq. 11
+    r"(?<=\d)[ \n](?=%|\d{3}\b)|(?<=\bApp\.)[ \n](?=[A-J]\b)|(?<=\bEq\.)[ \n](?=\d)|(?<=\bEqs\.)[ \n](?=\d)"
+)
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 
 
@@ -93,12 +100,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         start = posixpath.dirname(page.file.src_uri)
         return f"{match[1]}{posixpath.relpath(uri, start or '.')}{mark}{anchor}{match[3]}"
 
+    if own == "CHANGELOG.md":
+        markdown = re.sub(r"^## \[(.+?)\]", r"## \1", markdown, flags=re.MULTILINE)  # these brackets are no links
     parts = FENCE.split(markdown)
     return "".join(part if part.startswith("```") else LINK.sub(moved, part) for part in parts)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """What belongs together stays on one line: `[0.94, 1.10]` in a table, and `--meta-steps` in a sentence."""
+    """What belongs together stays on one line: `[0.94, 1.10]` in a table, `--meta-steps` and 60 000 in a sentence."""
     del page, config, files
 
     def kept(match: re.Match[str]) -> str:
@@ -106,11 +115,15 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
     def word(match: re.Match[str]) -> str:
         long = len(entities.unescape(match[0])) > WORD
-        return re.sub(r"(?<=[./_,(=])(?=\w)", "<wbr>", match[0]) if long else f'<span class="whole">{match[0]}</span>'
+        return SEAM.sub("<wbr>", match[0]) if long else f'<span class="whole">{match[0]}</span>'
 
     def code(match: re.Match[str]) -> str:
         return match[0] if match["code"] is None else "<code>" + re.sub(r"\S+", word, match["code"]) + "</code>"
 
+    def text(match: re.Match[str]) -> str:
+        return match[0] if match["text"] is None else TOGETHER.sub("\N{NO-BREAK SPACE}", match[0])
+
+    html = TEXT.sub(text, html)
     html = re.sub(r"<td[^>]*>.*?</td>", kept, html, flags=re.DOTALL)
     html = OBJECT.sub(lambda name: name[1] + re.sub(r"(?<=[._])(?=\w)", "<wbr>", name[2]) + name[3], html)
     return CODE.sub(code, html)
@@ -180,13 +193,22 @@ def _case(row: tuple[str, str, str]) -> tuple[int, str]:
 
 def _reference_page(title: str, package: Any, paths: list[str]) -> str:
     words = (inspect.getdoc(package) or "").replace("`docs/extending.md`", "[extending](../extending.md)")
-    names = "\n".join(f"::: {path}\n" for path in sorted(paths, key=str.lower))
+    words = words.replace("`README.md` beside this file", "the [code map](../map.md)")
+    names = "\n".join(_entry(path) for path in sorted(paths, key=str.lower))
     return f"# {title}\n\n{words}\n\n{names}"
 
 
+def _entry(path: str) -> str:
+    """A function with the name of its file would show the whole file, whose other names have their own entries."""
+    name = path.rpartition(".")[2]
+    return f"::: {path}\n" + (f"    options: {{members: [{name}]}}\n" if path in sys.modules else "")
+
+
 def _first_sentence(value: Any) -> str:
+    if value is Any or typing.get_origin(value) is not None:
+        return "a type alias"
     if not (inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value)):
-        return "a constant" if typing.get_origin(value) is None else "a type alias"
+        return "a constant"
     text = " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split())
     return _plain(text).replace("|", "\\|")
 

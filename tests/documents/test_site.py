@@ -119,6 +119,8 @@ def test_a_tutorial_is_kept_without_outputs_and_shown_with_them(site, path):
         ("<code>run --seed</code>", '<code><span class="whole">run</span> <span class="whole">--seed</span></code>'),
         ("<code>&lt;a-class-of-two&gt;</code>", '<code><span class="whole">&lt;a-class-of-two&gt;</span></code>'),
         ("<code>warpgrad.analysis.is_positive</code>", "<code>warpgrad.<wbr>analysis.<wbr>is_<wbr>positive</code>"),
+        ("<code>DistributedDataParallel</code>", "<code>Distributed<wbr>Data<wbr>Parallel</code>"),
+        ("<p>60 000 or 95 % (App. D, Eq. 11)</p>", "<p>60\xa0000 or 95\xa0% (App.\xa0D, Eq.\xa011)</p>"),
         ("<pre><span></span><code>run --seed</code></pre>", None),
         ('<span class="doc doc-object-name">wg.net</span>', '<span class="doc doc-object-name">wg.<wbr>net</span>'),
     ],
