@@ -28,7 +28,7 @@ def test_the_overview_shows_results_curves_settings_and_how_to_repeat_each_numbe
     assert len(charts(page)) == 1
     assert list(charts(page)[0]["series"][0]["runs"]) == ["0", "1", "2", "3"]
     assert len(page.all("img")) == len(runs)
-    assert "median and inter-quartile range of 4 runs per method" in page.text
+    assert "Median and inter-quartile range of 4 runs per method" in page.text
     for run in runs:
         assert run.summary["command"] in page.text
     for fact in ("0123456789ab", "2.13.0", "hardware.cores", "1 min 15 s", "10 min 00 s", "rule.lr"):
@@ -72,7 +72,7 @@ def test_runs_of_unequal_length_and_diverged_ones_are_drawn_and_said(tmp_path):
     ]
     page = Parsed(run_page(runs).html())
     assert len(charts(page)) == 1
-    assert "median and whole range of 1 to 2 runs per method" in page.text
+    assert "Median and whole range of 1 to 2 runs per method" in page.text
     assert "Warp-Leap: Only the 650 steps that all runs recorded." in page.text
     assert "Warp-Leap: 1 value not finite, left as gaps." in page.text
     assert "Warp-Leap: Each point is the mean of 3 steps." in page.text
@@ -140,3 +140,12 @@ def test_one_run_begins_with_its_scores_and_not_with_a_count_of_runs(tmp_path):
     page = Parsed(run_page([read_run(write_run(tmp_path / "run"))]).html())
     assert "Meta-seeds" not in page.text
     assert page.text.index("accuracy") < page.text.index("Wall time")
+    # Nor with words about several runs.
+    assert "mean over meta-seeds" not in page.text
+    assert "per method" not in page.text
+
+
+def test_the_page_of_one_own_run_without_a_preset_has_the_name_of_its_folder(tmp_path):
+    folders = [write_run(tmp_path / name, preset=None) for name in ("sine", "cosine")]
+    titles = [run_page([read_run(folder) for folder in own]).title for own in (folders[:1], folders)]
+    assert titles == ["sine", "omniglot"]

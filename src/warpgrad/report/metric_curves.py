@@ -90,34 +90,33 @@ def _chart(
         return None
     axis = "processor minutes" if against_time else "meta-steps"
     names = [one.name for one in series]
-    caption = [_band(metric, sizes)]
+    caption = [_band(sizes)]
     for text, whose in remarks.items():
         caption.append(f"{text}." if whose == names else f"{', '.join(whose)}: {text}.")
     return Chart(
         series,
         x_label=axis,
         y_label="",
-        title=metric,
+        title=f"{metric} against time" if against_time else metric,
         log_y=_spans_decades(series),
         alt=f"{metric} against {axis} for {', '.join(names)}.",
-        caption=" ".join(caption),
+        caption=" ".join(filter(None, caption)),
         first=first,
     )
 
 
-def _band(metric: str, sizes: Sequence[int]) -> str:
-    """Describe the line and the band, which depend on the number of runs."""
+def _band(sizes: Sequence[int]) -> str:
+    """Describe the line and the band, which depend on the number of runs of each method; a run alone needs no words."""
     few, many = min(sizes), max(sizes)
     if many == 1:
-        return f"`{metric}`, one run per method."
+        return "" if len(sizes) == 1 else "One run per method."
     how_many = f"{few} to {many} runs" if few < many else count(many, "run")
     if few >= SEEDS_FOR_A_CLAIM:
-        return f"`{metric}`: median and inter-quartile range of {how_many} per method."
+        return f"Median and inter-quartile range of {how_many} per method."
     if many < SEEDS_FOR_A_CLAIM:
-        return f"`{metric}`: median and whole range of {how_many} per method."
+        return f"Median and whole range of {how_many} per method."
     return (
-        f"`{metric}`: median of {how_many} per method, with the inter-quartile range "
-        f"(whole range below {SEEDS_FOR_A_CLAIM} runs)."
+        f"Median of {how_many} per method, with the inter-quartile range (whole range below {SEEDS_FOR_A_CLAIM} runs)."
     )
 
 
