@@ -6,6 +6,7 @@ import pytest
 from tests.support.report_pages import HOSTILE, full_page, png
 from warpgrad.report import Chart, Column, Forest, ForestRow, Page, Paragraph, Section, Series, Table, Value
 from warpgrad.report.looks import DARK_PALETTE, PALETTE
+from warpgrad.report.tables import Sized
 from warpgrad.statistics.estimates import paired_difference
 
 __all__ = ["png"]
@@ -190,6 +191,32 @@ def test_a_click_on_its_head_sorts_a_column(browser, page):
         assert visit.value(first) == ["MAML", "Leap", "Warp-Leap"]
         visit.click(".sortable thead th:nth-child(2) button")
         assert visit.value(first) == ["Warp-Leap", "Leap", "MAML"]
+
+
+def test_numbers_are_sorted_by_size_however_they_are_written(browser, tmp_path):
+    """Durations have two units, small numbers a power of ten, and a remark is no number."""
+    rows = [
+        ["a", Sized("10 min 26 s", 626.0), "3·10⁻⁵", "684a39690e43", Value(2.0)],
+        ["b", Sized("45.7 s", 45.7), "0.01", "fbd166e3c35f", "not finite in 1 of 2 runs"],
+        ["c", Sized("2 h 05 min", 7500.0), "1·10⁻⁴", "19a7d0f3e2b1", Value(-3.0)],
+    ]
+    table = Table(["Run", "Wall time", "step size", "Commit", "loss"], rows)
+    order = "[...document.querySelectorAll('.sortable tbody th')].map((cell) => cell.textContent).join('')"
+    with browser.page(Page("Sorted").add(Section("s").add(table)).write(tmp_path / "page.html")) as visit:
+        for place, expected in ((2, "cab"), (3, "bca"), (4, "cab"), (5, "acb")):
+            visit.click(f".sortable thead th:nth-child({place}) button")
+            assert visit.value(order) == expected
+
+
+def test_on_a_telephone_a_number_has_its_unit_and_an_empty_cell_no_line(browser, tmp_path):
+    table = Table(["Method", Column("meta-training", "min"), "preset"], [["a", "6.2", ""], ["b", None, "small"]])
+    path = Page("Units").add(Section("s").add(table)).write(tmp_path / "page.html")
+    with browser.page(path, width=400) as visit:
+        cells = visit.value(
+            "[...document.querySelectorAll('.sortable td')].filter((cell) => cell.offsetHeight)"
+            ".map((cell) => `${cell.dataset.label}: ${cell.innerText.trim()}`)"
+        )
+        assert cells == ["meta-training, min: 6.2", "preset: small"]
 
 
 def test_on_a_telephone_every_number_is_within_the_screen(browser, page):

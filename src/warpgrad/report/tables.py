@@ -65,7 +65,15 @@ class Value:
         return number(self.paper, self.digits, signed=self.signed)
 
 
-Cell = Value | str | int | float | None
+@dataclass(frozen=True)
+class Sized:
+    """A text that is sorted by a number, such as a duration by its seconds."""
+
+    text: str
+    size: float
+
+
+Cell = Value | Sized | str | int | float | None
 """A text, a number, a measured value, or None for an empty cell."""
 
 
@@ -79,6 +87,11 @@ class Column:
     """Which value of this column is emphasised."""
     words: bool = False
     """Whether to align the column left and wrap it, as text."""
+
+    @property
+    def label(self) -> str:
+        """The title with the unit, as it stands beside a number on a telephone."""
+        return ", ".join(filter(None, (self.title, self.unit)))
 
 
 @dataclass(frozen=True)
