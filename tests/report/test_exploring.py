@@ -128,6 +128,16 @@ def test_a_curve_is_hidden_and_shown_by_its_name_and_with_its_method(browser, pa
         assert [line.split()[0] for line in told().splitlines()[1:]] == ["MAML", "Warp-Leap"]
 
 
+def test_who_chooses_among_single_runs_sees_them(browser, page):
+    with browser.page(page) as visit:
+        visit.box(".chart .plot")
+        visit.wait("document.querySelector('.chart .card').dataset.drawn === 'true'")
+        pressed = "[...document.querySelectorAll('.buttons button')].find((b) => b.textContent === 'Runs').ariaPressed"
+        assert visit.value(pressed) == "false"
+        visit.click(".choice[data-choice='seed'] input[value='1']")
+        assert visit.value(pressed) == "true"
+
+
 def test_the_axis_is_switched_zoomed_reset_and_smoothed(browser, page):
     with browser.page(page) as visit:
         visit.box(".chart .plot")

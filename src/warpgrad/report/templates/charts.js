@@ -90,11 +90,8 @@
       }
       if (spec.series.some((one) => one.runs)) {
         const single = button("Runs", "Show the curve of every run", false);
-        single.addEventListener("click", () => {
-          this.single = !this.single;
-          single.setAttribute("aria-pressed", this.single);
-          this.show();
-        });
+        single.addEventListener("click", () => this.separate(!this.single));
+        this.separator = single;
         tools.append(single);
       }
       const reset = button("Reset", "Show the whole chart again; drag in it to zoom");
@@ -137,6 +134,14 @@
 
     toggle(name) {
       this.hidden.has(name) ? this.hidden.delete(name) : this.hidden.add(name);
+      this.show();
+    }
+
+    // Every run instead of their band.
+    separate(single) {
+      if (!this.separator) return;
+      this.single = single;
+      this.separator.setAttribute("aria-pressed", single);
       this.show();
     }
 
@@ -342,6 +347,10 @@
     const hidden = detail.kind === "method" ? hiddenMethods : hiddenSeeds;
     hidden.clear();
     for (const name of detail.hidden) hidden.add(name);
-    for (const chart of charts.values()) chart.show();
+    for (const chart of charts.values()) {
+      // Who chooses among single runs wants to see them.
+      if (detail.kind === "seed") chart.separate(true);
+      chart.show();
+    }
   });
 })();
