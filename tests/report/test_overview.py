@@ -149,3 +149,13 @@ def test_the_page_of_one_own_run_without_a_preset_has_the_name_of_its_folder(tmp
     folders = [write_run(tmp_path / name, preset=None) for name in ("sine", "cosine")]
     titles = [run_page([read_run(folder) for folder in own]).title for own in (folders[:1], folders)]
     assert titles == ["sine", "omniglot"]
+
+
+@pytest.mark.parametrize(
+    ("each", "unit", "last"), [(1.0, "seconds", 3.0), (60.0, "minutes", 3.0), (7200.0, "hours", 6.0)]
+)
+def test_processor_time_is_in_a_unit_that_suits_it(tmp_path, each, unit, last):
+    metrics = [{"step": i, "validation/loss": 1.0 - i / 10, "cpu_seconds": each} for i in range(3)]
+    _, timed, _ = charts(Parsed(run_page([read_run(write_run(tmp_path / "run", metrics=metrics))]).html()))
+    assert (timed["title"], timed["xLabel"]) == ("validation/loss against time", f"processor {unit}")
+    assert timed["x"][0][-1] == last

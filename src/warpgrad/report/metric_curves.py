@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ DIAGNOSTICS = ("lr/", "gradient_norm/")
 """Prefixes of the metrics that show how meta-training is going rather than what it has achieved."""
 CROWD = 8
 """With more methods than this, a chart does not show their single runs."""
+_UNITS = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
+"""Units of time in seconds; a chart has the largest of which its longest run takes two."""
 _POINTS = 300
 """Longer curves are averaged down to at most this many points: more would be noise on the page."""
 
@@ -73,14 +76,15 @@ def _chart(
     sizes: list[int] = []
     remarks: dict[str, list[str]] = {}
     for method, runs in groups.items():
-        own = [run for run in runs if not against_time or _minutes(run)]
+        own = [run for run in runs if not against_time or _processor_seconds(run)]
         own = [run for run in own if _track(metric, run)]
         if not own:
             continue
         # The single runs of many methods would make the page many megabytes large.
         seeds = [run.seed for run in own] if len(groups) <= CROWD else []
         tracks = [_track(metric, run) for run in own]
-        curve, remark = _curve(method, tracks, [_minutes(run) for run in own] if against_time else [], seeds)
+        times = [_processor_seconds(run) for run in own] if against_time else []
+        curve, remark = _curve(method, tracks, times, seeds)
         for text in remark:
             remarks.setdefault(text, []).append(method)
         if curve is not None:
@@ -88,7 +92,12 @@ def _chart(
             sizes.append(len(tracks))
     if not series:
         return None
-    axis = "processor minutes" if against_time else "meta-steps"
+    axis = "meta-steps"
+    if against_time:
+        longest = max(float(np.nanmax(one.x)) for one in series)
+        size, unit = next((size, unit) for size, unit in _UNITS if longest >= 2 * size or size == 1)
+        series = [replace(one, x=one.x / size) for one in series]
+        axis = f"processor {unit}"
     names = [one.name for one in series]
     caption = [_band(sizes)]
     for text, whose in remarks.items():
@@ -121,11 +130,11 @@ def _band(sizes: Sequence[int]) -> str:
 
 
 def _curve(
-    method: str, tracks: Sequence[dict[float, float]], minutes: Sequence[dict[float, float]], seeds: Sequence[int | str]
+    method: str, tracks: Sequence[dict[float, float]], times: Sequence[dict[float, float]], seeds: Sequence[int | str]
 ) -> tuple[Series | None, list[str]]:
     """Return the curve over the steps that all runs share, and remarks about it for the caption.
 
-    If `minutes` (step -> processor time of each run) are given, it is drawn against their mean.
+    If `times` (step -> processor time of each run) are given, it is drawn against their mean.
     """
     steps, samples = _shared(tracks)
     remarks: list[str] = []
@@ -139,7 +148,7 @@ def _curve(
     width = math.ceil(len(steps) / _POINTS)
     if width > 1:
         remarks.append(f"Each point is the mean of {width} steps")
-    places = np.array([[own.get(step, math.nan) for step in steps] for own in minutes] or [steps.tolist()])
+    places = np.array([[own.get(step, math.nan) for step in steps] for own in times] or [steps.tolist()])
     x, y = _averaged(places, width).mean(axis=0), _averaged(samples, width)
     return Series.quartiles(method, x, y, seeds=seeds), remarks
 
@@ -154,12 +163,12 @@ def _shared(tracks: Sequence[dict[float, float]]) -> tuple[NDArray[np.float64], 
     return np.array(steps, np.float64), np.array([[track[step] for step in steps] for track in tracks])
 
 
-def _minutes(run: Run) -> dict[float, float]:
-    """Return step -> processor minutes of meta-training up to that step; empty if they were not recorded."""
+def _processor_seconds(run: Run) -> dict[float, float]:
+    """Return step -> processor seconds of meta-training up to that step; empty if they were not recorded."""
     total, found = 0.0, {}
     for row in run.metrics:
         total += row.get("cpu_seconds", 0.0)
-        found[float(row["step"])] = total / 60
+        found[float(row["step"])] = total
     return found if total else {}
 
 

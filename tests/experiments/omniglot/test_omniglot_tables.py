@@ -189,7 +189,7 @@ def test_the_page_and_the_lines_show_every_row_and_name_the_data(runs, more_task
     for words in ("Warp-Leap", "paper 83.8", "not</strong> Omniglot", "Learning curves", "meta-training tasks",
                   "Activations around warp-layers", "drawn alphabets", "minus Warp-Leap", "after 4 steps, batch 8",
                   "after 4 steps, batch 5", "At batch 8: ", "At batch 5: ", "Size of activations at the start",
-                  "validation/accuracy_8 against meta-steps", "validation/accuracy_8 against processor minutes",
+                  "validation/accuracy_8 against meta-steps", "validation/accuracy_8 against processor seconds",
                   "corrected for their initial values"):  # fmt: skip
         assert words in page, words
     curves = page[page.index("Learning curves") :]
