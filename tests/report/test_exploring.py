@@ -4,7 +4,20 @@ import numpy as np
 import pytest
 
 from tests.support.report_pages import HOSTILE, full_page, png
-from warpgrad.report import Chart, Column, Forest, ForestRow, Page, Paragraph, Section, Series, Table, Value
+from warpgrad.report import (
+    Chart,
+    Column,
+    Forest,
+    ForestRow,
+    Mark,
+    Page,
+    Paragraph,
+    Reference,
+    Section,
+    Series,
+    Table,
+    Value,
+)
 from warpgrad.report.looks import DARK_PALETTE, PALETTE
 from warpgrad.report.tables import Sized
 from warpgrad.statistics.estimates import paired_difference
@@ -179,6 +192,28 @@ def test_curves_beyond_the_first_are_hidden_until_they_are_chosen(browser, tmp_p
         assert visit.value(pressed) == ["false", "true", "false"]
         visit.click(".key")
         assert visit.value(pressed) == ["true", "true", "false"]
+
+
+def test_labels_of_lines_stay_on_the_axis_that_reaches_to_a_star(browser, tmp_path):
+    chart = Chart(
+        [Series.line("Leap", [1.0, 2.0, 4.0], [0.0, 1.0, 2.0])], "updates", "return", log_x=True,
+        references=[Reference("wandering", 2.5), Reference("random moves", 1.0)], marks=[Mark("150", 1e5, 150.0)],
+    )  # fmt: skip
+    with browser.page(Page("Star").add(Section("s").add(chart)).write(tmp_path / "page.html")) as visit:
+        visit.box("figure.chart")
+        visit.wait("document.querySelector('.chart .card').dataset.drawn === 'true'")
+        places = visit.value(
+            "Bokeh.documents[0].roots()[0].center.filter((one) => one.type === 'Label').map((one) => [one.text, one.x])"
+        )
+        assert dict(places) == {"wandering": 1, "random moves": 1e5, "150": 1e5}
+
+
+def test_the_key_of_points_is_a_point(browser, tmp_path):
+    series = [Series("all", np.arange(3.0), np.arange(3.0), points=True), Series.line("best", [0, 2], [0, 2])]
+    chart = Chart(series, "trial", "loss")
+    with browser.page(Page("Keys").add(Section("s").add(chart)).write(tmp_path / "page.html")) as visit:
+        caps = "[...document.querySelectorAll('.key line')].map((line) => line.getAttribute('stroke-linecap'))"
+        assert visit.value(caps) == ["round", None]
 
 
 def test_dark_pages_have_dark_charts(browser, page):

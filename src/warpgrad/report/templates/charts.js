@@ -124,10 +124,10 @@
       const space = "http://www.w3.org/2000/svg";
       const svg = document.createElementNS(space, "svg");
       const line = document.createElementNS(space, "line");
-      for (const [name, value] of Object.entries({ x1: 0, x2: 26, y1: 5, y2: 5, "stroke-width": 3 })) {
-        line.setAttribute(name, value);
-      }
-      if (one.dash.length) line.setAttribute("stroke-dasharray", one.dash.map((part) => 2 * part).join(" "));
+      // A stroke without length but with round ends is a dot.
+      const ends = one.line ? { x1: 0, x2: 26, "stroke-width": 3 } : { x1: 13, x2: 13, "stroke-width": 8, "stroke-linecap": "round" };
+      for (const [name, value] of Object.entries({ ...ends, y1: 5, y2: 5 })) line.setAttribute(name, value);
+      if (one.line && one.dash.length) line.setAttribute("stroke-dasharray", one.dash.map((part) => 2 * part).join(" "));
       svg.append(line);
       return svg;
     }
@@ -231,8 +231,8 @@
       const label = (x, y, text, more) => plot.add_layout(new (model("Label"))({
         x, y, text, text_color: soft, text_font: "sans-serif", text_font_size: "12px", x_offset: 4, y_offset: 3, ...more,
       }));
-      const first = Math.min(...spec.x.flat().filter((value) => value !== null));
-      const last = Math.max(...spec.x.flat().filter((value) => value !== null));
+      const places = [...spec.x.flat(), ...spec.marks.filter((mark) => mark.height !== null).map((mark) => mark.value)];
+      const [first, last] = [Math.min, Math.max].map((end) => end(...places.filter((value) => value !== null)));
       // At the left and at the right in turn, so that the names of two close lines do not overlap.
       for (const [place, reference] of spec.references.entries()) {
         if (reference.value === null || (this.log && reference.value <= 0)) continue;
