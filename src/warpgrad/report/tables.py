@@ -146,7 +146,8 @@ class Table(Block):
         values = self.values
         lines: list[str] = []
         if self.best_in_row is not None or any(column.best for column in self.named_columns):
-            lines.append("**bold**: the best mean")
+            means = any(value.low is not None or value.indicative for value in values)
+            lines.append(f"**bold**: the best{' mean' if means else ''}")
         methods = dict.fromkeys(value.method for value in values if value.low is not None)
         if methods:
             lines.append(f"small: {', or '.join(methods)}")
