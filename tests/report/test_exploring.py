@@ -264,6 +264,19 @@ def test_on_a_telephone_a_number_has_its_unit_and_an_empty_cell_no_line(browser,
         assert cells == ["meta-training, min: 6.2", "preset: small"]
 
 
+def test_on_a_telephone_a_long_label_breaks_and_not_the_number_beside_it(browser, tmp_path):
+    label = Column("Accuracy after 300 steps of adaptation, minus Warp-Leap", "points")
+    table = Table(["Method", label, label, "short"], [["a", Value(-1.3, digits=1), "0.752", "0.752"]])
+    path = Page("Long").add(Section("s").add(table)).write(tmp_path / "page.html")
+    with browser.page(path, width=400) as visit:
+        heights = visit.value(
+            "[...document.querySelectorAll('.sortable td')].map((cell) => { const range = document.createRange(); "
+            "range.selectNodeContents(cell.querySelector('.mean') ?? cell); "
+            "return range.getBoundingClientRect().height; })"
+        )
+        assert max(heights) <= 1.5 * heights[-1]
+
+
 def test_on_a_telephone_every_number_is_within_the_screen(browser, page):
     with browser.page(page, width=400) as visit:
         ends = visit.value(
