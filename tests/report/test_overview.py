@@ -159,3 +159,11 @@ def test_processor_time_is_in_a_unit_that_suits_it(tmp_path, each, unit, last):
     _, timed, _ = charts(Parsed(run_page([read_run(write_run(tmp_path / "run", metrics=metrics))]).html()))
     assert (timed["title"], timed["xLabel"]) == ("validation/loss against time", f"processor {unit}")
     assert timed["x"][0][-1] == last
+
+
+def test_a_remark_about_many_curves_counts_them_instead_of_naming_them(tmp_path):
+    runs = [
+        read_run(write_run(tmp_path / name, method=name, metrics=[{"step": i, "loss": 1.0} for i in range(size)]))
+        for name, size in zip("abcde", (700, 700, 700, 700, 3), strict=True)
+    ]
+    assert "4 of 5 curves: Each point is the mean of 3 steps." in Parsed(run_page(runs).html()).text

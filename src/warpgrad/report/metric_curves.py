@@ -26,6 +26,8 @@ CROWD = 8
 """With more methods than this, a chart does not show their single runs."""
 _UNITS = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
 """Units of time in seconds; a chart has the largest of which its longest run takes two."""
+_NAMED = 3
+"""A remark names at most this many curves, and counts more."""
 _POINTS = 300
 """Longer curves are averaged down to at most this many points: more would be noise on the page."""
 
@@ -101,7 +103,8 @@ def _chart(
     names = [one.name for one in series]
     caption = [_band(sizes)]
     for text, whose in remarks.items():
-        caption.append(f"{text}." if whose == names else f"{', '.join(whose)}: {text}.")
+        of = ", ".join(whose) if len(whose) <= _NAMED else f"{len(whose)} of {len(names)} curves"
+        caption.append(f"{text}." if whose == names else f"{of}: {text}.")
     return Chart(
         series,
         x_label=axis,
