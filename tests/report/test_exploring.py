@@ -4,8 +4,22 @@ import numpy as np
 import pytest
 
 from tests.support.report_pages import HOSTILE, full_page, png
-from warpgrad.report import Chart, Column, Forest, ForestRow, Page, Paragraph, Section, Series, Table, Value
+from warpgrad.report import (
+    Chart,
+    Column,
+    Forest,
+    ForestRow,
+    Mark,
+    Page,
+    Paragraph,
+    Reference,
+    Section,
+    Series,
+    Table,
+    Value,
+)
 from warpgrad.report.looks import DARK_PALETTE, PALETTE
+from warpgrad.report.tables import Sized
 from warpgrad.statistics.estimates import paired_difference
 
 __all__ = ["png"]
@@ -127,6 +141,16 @@ def test_a_curve_is_hidden_and_shown_by_its_name_and_with_its_method(browser, pa
         assert [line.split()[0] for line in told().splitlines()[1:]] == ["MAML", "Warp-Leap"]
 
 
+def test_who_chooses_among_single_runs_sees_them(browser, page):
+    with browser.page(page) as visit:
+        visit.box(".chart .plot")
+        visit.wait("document.querySelector('.chart .card').dataset.drawn === 'true'")
+        pressed = "[...document.querySelectorAll('.buttons button')].find((b) => b.textContent === 'Runs').ariaPressed"
+        assert visit.value(pressed) == "false"
+        visit.click(".choice[data-choice='seed'] input[value='1']")
+        assert visit.value(pressed) == "true"
+
+
 def test_the_axis_is_switched_zoomed_reset_and_smoothed(browser, page):
     with browser.page(page) as visit:
         visit.box(".chart .plot")
@@ -170,6 +194,28 @@ def test_curves_beyond_the_first_are_hidden_until_they_are_chosen(browser, tmp_p
         assert visit.value(pressed) == ["true", "true", "false"]
 
 
+def test_labels_of_lines_stay_on_the_axis_that_reaches_to_a_star(browser, tmp_path):
+    chart = Chart(
+        [Series.line("Leap", [1.0, 2.0, 4.0], [0.0, 1.0, 2.0])], "updates", "return", log_x=True,
+        references=[Reference("wandering", 2.5), Reference("random moves", 1.0)], marks=[Mark("150", 1e5, 150.0)],
+    )  # fmt: skip
+    with browser.page(Page("Star").add(Section("s").add(chart)).write(tmp_path / "page.html")) as visit:
+        visit.box("figure.chart")
+        visit.wait("document.querySelector('.chart .card').dataset.drawn === 'true'")
+        places = visit.value(
+            "Bokeh.documents[0].roots()[0].center.filter((one) => one.type === 'Label').map((one) => [one.text, one.x])"
+        )
+        assert dict(places) == {"wandering": 1, "random moves": 1e5, "150": 1e5}
+
+
+def test_the_key_of_points_is_a_point(browser, tmp_path):
+    series = [Series("all", np.arange(3.0), np.arange(3.0), points=True), Series.line("best", [0, 2], [0, 2])]
+    chart = Chart(series, "trial", "loss")
+    with browser.page(Page("Keys").add(Section("s").add(chart)).write(tmp_path / "page.html")) as visit:
+        caps = "[...document.querySelectorAll('.key line')].map((line) => line.getAttribute('stroke-linecap'))"
+        assert visit.value(caps) == ["round", None]
+
+
 def test_dark_pages_have_dark_charts(browser, page):
     seen = {}
     for dark, palette in ((False, PALETTE), (True, DARK_PALETTE)):
@@ -190,6 +236,45 @@ def test_a_click_on_its_head_sorts_a_column(browser, page):
         assert visit.value(first) == ["MAML", "Leap", "Warp-Leap"]
         visit.click(".sortable thead th:nth-child(2) button")
         assert visit.value(first) == ["Warp-Leap", "Leap", "MAML"]
+
+
+def test_numbers_are_sorted_by_size_however_they_are_written(browser, tmp_path):
+    """Durations have two units, small numbers a power of ten, and a remark is no number."""
+    rows = [
+        ["a", Sized("10 min 26 s", 626.0), "3·10⁻⁵", "684a39690e43", Value(2.0)],
+        ["b", Sized("45.7 s", 45.7), "0.01", "fbd166e3c35f", "not finite in 1 of 2 runs"],
+        ["c", Sized("2 h 05 min", 7500.0), "1·10⁻⁴", "19a7d0f3e2b1", Value(-3.0)],
+    ]
+    table = Table(["Run", "Wall time", "step size", "Commit", "loss"], rows)
+    order = "[...document.querySelectorAll('.sortable tbody th')].map((cell) => cell.textContent).join('')"
+    with browser.page(Page("Sorted").add(Section("s").add(table)).write(tmp_path / "page.html")) as visit:
+        for place, expected in ((2, "cab"), (3, "bca"), (4, "cab"), (5, "acb")):
+            visit.click(f".sortable thead th:nth-child({place}) button")
+            assert visit.value(order) == expected
+
+
+def test_on_a_telephone_a_number_has_its_unit_and_an_empty_cell_no_line(browser, tmp_path):
+    table = Table(["Method", Column("meta-training", "min"), "preset"], [["a", "6.2", ""], ["b", None, "small"]])
+    path = Page("Units").add(Section("s").add(table)).write(tmp_path / "page.html")
+    with browser.page(path, width=400) as visit:
+        cells = visit.value(
+            "[...document.querySelectorAll('.sortable td')].filter((cell) => cell.offsetHeight)"
+            ".map((cell) => `${cell.dataset.label}: ${cell.innerText.trim()}`)"
+        )
+        assert cells == ["meta-training, min: 6.2", "preset: small"]
+
+
+def test_on_a_telephone_a_long_label_breaks_and_not_the_number_beside_it(browser, tmp_path):
+    label = Column("Accuracy after 300 steps of adaptation, minus Warp-Leap", "points")
+    table = Table(["Method", label, label, "short"], [["a", Value(-1.3, digits=1), "0.752", "0.752"]])
+    path = Page("Long").add(Section("s").add(table)).write(tmp_path / "page.html")
+    with browser.page(path, width=400) as visit:
+        heights = visit.value(
+            "[...document.querySelectorAll('.sortable td')].map((cell) => { const range = document.createRange(); "
+            "range.selectNodeContents(cell.querySelector('.mean') ?? cell); "
+            "return range.getBoundingClientRect().height; })"
+        )
+        assert max(heights) <= 1.5 * heights[-1]
 
 
 def test_on_a_telephone_every_number_is_within_the_screen(browser, page):

@@ -28,7 +28,7 @@ def test_the_overview_shows_results_curves_settings_and_how_to_repeat_each_numbe
     assert len(charts(page)) == 1
     assert list(charts(page)[0]["series"][0]["runs"]) == ["0", "1", "2", "3"]
     assert len(page.all("img")) == len(runs)
-    assert "median and inter-quartile range of 4 runs per method" in page.text
+    assert "Median and inter-quartile range of 4 runs per method" in page.text
     for run in runs:
         assert run.summary["command"] in page.text
     for fact in ("0123456789ab", "2.13.0", "hardware.cores", "1 min 15 s", "10 min 00 s", "rule.lr"):
@@ -72,7 +72,7 @@ def test_runs_of_unequal_length_and_diverged_ones_are_drawn_and_said(tmp_path):
     ]
     page = Parsed(run_page(runs).html())
     assert len(charts(page)) == 1
-    assert "median and whole range of 1 to 2 runs per method" in page.text
+    assert "Median and whole range of 1 to 2 runs per method" in page.text
     assert "Warp-Leap: Only the 650 steps that all runs recorded." in page.text
     assert "Warp-Leap: 1 value not finite, left as gaps." in page.text
     assert "Warp-Leap: Each point is the mean of 3 steps." in page.text
@@ -140,3 +140,30 @@ def test_one_run_begins_with_its_scores_and_not_with_a_count_of_runs(tmp_path):
     page = Parsed(run_page([read_run(write_run(tmp_path / "run"))]).html())
     assert "Meta-seeds" not in page.text
     assert page.text.index("accuracy") < page.text.index("Wall time")
+    # Nor with words about several runs.
+    assert "mean over meta-seeds" not in page.text
+    assert "per method" not in page.text
+
+
+def test_the_page_of_one_own_run_without_a_preset_has_the_name_of_its_folder(tmp_path):
+    folders = [write_run(tmp_path / name, preset=None) for name in ("sine", "cosine")]
+    titles = [run_page([read_run(folder) for folder in own]).title for own in (folders[:1], folders)]
+    assert titles == ["sine", "omniglot"]
+
+
+@pytest.mark.parametrize(
+    ("each", "unit", "last"), [(1.0, "seconds", 3.0), (60.0, "minutes", 3.0), (7200.0, "hours", 6.0)]
+)
+def test_processor_time_is_in_a_unit_that_suits_it(tmp_path, each, unit, last):
+    metrics = [{"step": i, "validation/loss": 1.0 - i / 10, "cpu_seconds": each} for i in range(3)]
+    _, timed, _ = charts(Parsed(run_page([read_run(write_run(tmp_path / "run", metrics=metrics))]).html()))
+    assert (timed["title"], timed["xLabel"]) == ("validation/loss against time", f"processor {unit}")
+    assert timed["x"][0][-1] == last
+
+
+def test_a_remark_about_many_curves_counts_them_instead_of_naming_them(tmp_path):
+    runs = [
+        read_run(write_run(tmp_path / name, method=name, metrics=[{"step": i, "loss": 1.0} for i in range(size)]))
+        for name, size in zip("abcde", (700, 700, 700, 700, 3), strict=True)
+    ]
+    assert "4 of 5 curves: Each point is the mean of 3 steps." in Parsed(run_page(runs).html()).text

@@ -384,6 +384,9 @@ def test_the_page_tells_the_best_and_the_failed(tmp_path):
     for words in ("Best loss/warp", "trial-0002, validation split", "3 complete, 2 failed", "nan &amp; &lt;void&gt;"):
         assert words in text
     assert "warpgrad sweep synthetic --trials 5" in text
+    # The picture comes before the command, and a trial has one value, of which there is no mean.
+    assert text.index('<figure class="chart">') < text.index("warpgrad run synthetic --config")
+    assert "the best mean" not in text
     assert study_page(plan, outcomes, places, "warpgrad sweep synthetic --trials 5").html() == text
 
 

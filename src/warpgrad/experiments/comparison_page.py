@@ -38,6 +38,7 @@ from warpgrad.report import (
     metric_charts,
     repetition,
 )
+from warpgrad.statistics.estimates import SEEDS_FOR_A_CLAIM
 from warpgrad.statistics.formatting import count
 
 BESIDE = "; the paper's figures beside them are."
@@ -148,7 +149,7 @@ def comparison_page(
         sections: What follows the learning curves.
         training: What the reader has to know about the curves of meta-training.
     """
-    first = [row.label for row in best_trials(groups, measures[0])] if is_search(groups) else []
+    first = shown_first(groups, measures[0])
     own = [
         _headline(groups, held_out, measures, published, warning),
         _table(groups, measures, plain, caption, notes),
@@ -167,14 +168,16 @@ def _headline(
         every: list[Block] = [ranking(groups, measure, held_out) for measure in best]
         blocks += [Collapsible("Every trial", every)] if blocks else every
         return Section(f"Accuracy on {held_out}", [*blocks, *([Note(warning, "warning")] if warning else [])])
+    several = len([measure for measure in measures if measure.compared or measure in best]) > 1
     tiles = [
         Tile.of(
-            group.label if len(best) == 1 else f"{group.label}: {measure.title}",
+            f"{group.label}: {measure.title}" if several else group.label,
             estimate(group, measure.name),
             measure.digits,
             "" if group.paper is None else published.format(group.paper),
+            measure.unit,
         )
-        for group in groups[:4]
+        for group in _leading(groups, measures[0])
         for measure in best
     ]
     plots: list[Block] = []
@@ -192,6 +195,13 @@ def _headline(
     return Section(
         f"Accuracy on {held_out}", [*plots, *([Note(warning, "warning")] if warning else []), Tiles(tiles), *words]
     )
+
+
+def _leading(groups: Sequence[Group], measure: Measure) -> list[Group]:
+    """Return the rows that have a tile, in their order: the first, and the three best of the others."""
+    first, *others = groups
+    others.sort(key=lambda group: estimate(group, measure.name).mean, reverse=measure.best != "lowest")
+    return [group for group in groups if group is first or group in others[: TILED - 1]]
 
 
 def lead(found: Sequence[Difference], caption: str, *, unit: str = "", digits: int | None = None) -> Forest:
@@ -218,6 +228,11 @@ def winners(groups: Sequence[Group], measures: Sequence[Measure], held_out: str)
     return found
 
 
+def shown_first(groups: Sequence[Group], measure: Measure) -> list[str]:
+    """Return the rows whose curves are shown at first: of a search, the best trial of each method; empty means all."""
+    return [row.label for row in best_trials(groups, measure)] if is_search(groups) else []
+
+
 def best_trials(groups: Sequence[Group], measure: Measure) -> list[ForestRow]:
     """Return the best trial of each method, best first; empty if there is one method, or one trial of each."""
     trials: dict[str, list[Group]] = {}
@@ -229,6 +244,8 @@ def best_trials(groups: Sequence[Group], measure: Measure) -> list[ForestRow]:
     return ranked([ranked(own, measure)[0] for own in trials.values()], measure)
 
 
+TILED = 4
+"""The largest number of rows that have tiles."""
 RANKED = 24
 """The largest number of rows shown in the ranking of a search."""
 
@@ -261,7 +278,8 @@ def _table(
     for measure in measures:
         columns.append(Column(measure.title, measure.unit, best=measure.best))
         if measure.name in compared:
-            columns.append(Column(f"minus {first.label}", "points"))
+            minus = f"minus {first.label}"
+            columns.append(Column(minus if len(compared) == 1 else f"{measure.title}, {minus}", "points"))
     rows: list[list[Cell]] = []
     for group in groups:
         row: list[Cell] = [group.label]
@@ -288,7 +306,9 @@ def _learning_curves(
     parts: Mapping[str, str],
     first: Sequence[str],
 ) -> Section:
-    caption = f"Mean over {held_out}; bands are 95 % intervals over meta-seeds, where there are four or more.{beyond}"
+    bands = f"; bands are 95 % intervals over meta-seeds, where there are {SEEDS_FOR_A_CLAIM} or more"
+    seeds = max(len({run.seed for run in group.runs}) for group in groups)
+    caption = f"Mean over {held_out}{bands if seeds >= SEEDS_FOR_A_CLAIM else ''}.{beyond}"
     if first:
         caption += " At first, only the best trial of each method is shown; click a name to add or remove its curve."
     alt = ", ".join(["Accuracy against adaptation steps for every row", *(f"a line at {mark.label}" for mark in marks)])

@@ -159,7 +159,7 @@ class Tile:
     detail: str = ""
 
     @classmethod
-    def of(cls, label: str, estimate: Estimate, digits: int | None = None, detail: str = "") -> Self:
+    def of(cls, label: str, estimate: Estimate, digits: int | None = None, detail: str = "", unit: str = "") -> Self:
         """Make a tile of the mean with its interval below or, with too few meta-seeds for one, the value of each."""
         digits = estimate.digits() if digits is None else digits
         signed = isinstance(estimate, Difference)
@@ -169,7 +169,8 @@ class Tile:
             spread = f"each seed: {', '.join(number(mean, digits, signed=signed) for mean in estimate.seed_means)}"
         else:
             spread = "one seed"
-        return cls(label, number(estimate.mean, digits, signed=signed), " · ".join(filter(None, (spread, detail))))
+        value = " ".join(filter(None, (number(estimate.mean, digits, signed=signed), unit)))
+        return cls(label, value, " · ".join(filter(None, (spread, detail))))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,10 @@ DIAGNOSTICS = ("lr/", "gradient_norm/")
 """Prefixes of the metrics that show how meta-training is going rather than what it has achieved."""
 CROWD = 8
 """With more methods than this, a chart does not show their single runs."""
+_UNITS = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
+"""Units of time in seconds; a chart has the largest of which its longest run takes two."""
+_NAMED = 3
+"""A remark names at most this many curves, and counts more."""
 _POINTS = 300
 """Longer curves are averaged down to at most this many points: more would be noise on the page."""
 
@@ -73,14 +78,15 @@ def _chart(
     sizes: list[int] = []
     remarks: dict[str, list[str]] = {}
     for method, runs in groups.items():
-        own = [run for run in runs if not against_time or _minutes(run)]
+        own = [run for run in runs if not against_time or _processor_seconds(run)]
         own = [run for run in own if _track(metric, run)]
         if not own:
             continue
         # The single runs of many methods would make the page many megabytes large.
         seeds = [run.seed for run in own] if len(groups) <= CROWD else []
         tracks = [_track(metric, run) for run in own]
-        curve, remark = _curve(method, tracks, [_minutes(run) for run in own] if against_time else [], seeds)
+        times = [_processor_seconds(run) for run in own] if against_time else []
+        curve, remark = _curve(method, tracks, times, seeds)
         for text in remark:
             remarks.setdefault(text, []).append(method)
         if curve is not None:
@@ -88,45 +94,50 @@ def _chart(
             sizes.append(len(tracks))
     if not series:
         return None
-    axis = "processor minutes" if against_time else "meta-steps"
+    axis = "meta-steps"
+    if against_time:
+        longest = max(float(np.nanmax(one.x)) for one in series)
+        size, unit = next((size, unit) for size, unit in _UNITS if longest >= 2 * size or size == 1)
+        series = [replace(one, x=one.x / size) for one in series]
+        axis = f"processor {unit}"
     names = [one.name for one in series]
-    caption = [_band(metric, sizes)]
+    caption = [_band(sizes)]
     for text, whose in remarks.items():
-        caption.append(f"{text}." if whose == names else f"{', '.join(whose)}: {text}.")
+        of = ", ".join(whose) if len(whose) <= _NAMED else f"{len(whose)} of {len(names)} curves"
+        caption.append(f"{text}." if whose == names else f"{of}: {text}.")
     return Chart(
         series,
         x_label=axis,
         y_label="",
-        title=metric,
+        title=f"{metric} against time" if against_time else metric,
         log_y=_spans_decades(series),
         alt=f"{metric} against {axis} for {', '.join(names)}.",
-        caption=" ".join(caption),
+        caption=" ".join(filter(None, caption)),
         first=first,
     )
 
 
-def _band(metric: str, sizes: Sequence[int]) -> str:
-    """Describe the line and the band, which depend on the number of runs."""
+def _band(sizes: Sequence[int]) -> str:
+    """Describe the line and the band, which depend on the number of runs of each method; a run alone needs no words."""
     few, many = min(sizes), max(sizes)
     if many == 1:
-        return f"`{metric}`, one run per method."
+        return "" if len(sizes) == 1 else "One run per method."
     how_many = f"{few} to {many} runs" if few < many else count(many, "run")
     if few >= SEEDS_FOR_A_CLAIM:
-        return f"`{metric}`: median and inter-quartile range of {how_many} per method."
+        return f"Median and inter-quartile range of {how_many} per method."
     if many < SEEDS_FOR_A_CLAIM:
-        return f"`{metric}`: median and whole range of {how_many} per method."
+        return f"Median and whole range of {how_many} per method."
     return (
-        f"`{metric}`: median of {how_many} per method, with the inter-quartile range "
-        f"(whole range below {SEEDS_FOR_A_CLAIM} runs)."
+        f"Median of {how_many} per method, with the inter-quartile range (whole range below {SEEDS_FOR_A_CLAIM} runs)."
     )
 
 
 def _curve(
-    method: str, tracks: Sequence[dict[float, float]], minutes: Sequence[dict[float, float]], seeds: Sequence[int | str]
+    method: str, tracks: Sequence[dict[float, float]], times: Sequence[dict[float, float]], seeds: Sequence[int | str]
 ) -> tuple[Series | None, list[str]]:
     """Return the curve over the steps that all runs share, and remarks about it for the caption.
 
-    If `minutes` (step -> processor time of each run) are given, it is drawn against their mean.
+    If `times` (step -> processor time of each run) are given, it is drawn against their mean.
     """
     steps, samples = _shared(tracks)
     remarks: list[str] = []
@@ -140,7 +151,7 @@ def _curve(
     width = math.ceil(len(steps) / _POINTS)
     if width > 1:
         remarks.append(f"Each point is the mean of {width} steps")
-    places = np.array([[own.get(step, math.nan) for step in steps] for own in minutes] or [steps.tolist()])
+    places = np.array([[own.get(step, math.nan) for step in steps] for own in times] or [steps.tolist()])
     x, y = _averaged(places, width).mean(axis=0), _averaged(samples, width)
     return Series.quartiles(method, x, y, seeds=seeds), remarks
 
@@ -155,12 +166,12 @@ def _shared(tracks: Sequence[dict[float, float]]) -> tuple[NDArray[np.float64], 
     return np.array(steps, np.float64), np.array([[track[step] for step in steps] for track in tracks])
 
 
-def _minutes(run: Run) -> dict[float, float]:
-    """Return step -> processor minutes of meta-training up to that step; empty if they were not recorded."""
+def _processor_seconds(run: Run) -> dict[float, float]:
+    """Return step -> processor seconds of meta-training up to that step; empty if they were not recorded."""
     total, found = 0.0, {}
     for row in run.metrics:
         total += row.get("cpu_seconds", 0.0)
-        found[float(row["step"])] = total / 60
+        found[float(row["step"])] = total
     return found if total else {}
 
 

@@ -40,7 +40,9 @@ def run_page(runs: Sequence[Run]) -> Page:
         groups.setdefault(run.title, []).append(run)
     methods = ", ".join(by_method(runs))
     if len(groups) == 1:
-        page = Page(next(iter(groups)), f"{count(len(runs), 'run')}: {methods}.")
+        # A user's own run that names no preset is known by its folder.
+        title = runs[0].path.name if len(runs) == 1 and not runs[0].preset else next(iter(groups))
+        page = Page(title, f"{count(len(runs), 'run')}: {methods}.")
         return page.add(*(Section(title, blocks) for title, blocks in _parts(runs)))
     page = Page(f"{len(groups)} experiments", f"{count(len(runs), 'run')}: {methods}.")
     for title, own in groups.items():
@@ -92,7 +94,8 @@ def _results(runs: Sequence[Run]) -> list[Block]:
     columns: list[Column | str] = ["Method", "Runs", "Steps", Column("Wall time", "per run"), *metrics]
     notes = [Note(f"{run.name}: {note}", "warning") for run in runs for note in run.notes]
     stops = [Note(f"{run.name}: stopped ({run.summary['stopped']}).") for run in runs if run.summary.get("stopped")]
-    table = Table(columns, rows, "Final metrics: the mean over meta-seeds.")
+    seeds = len({run.seed for run in runs})
+    table = Table(columns, rows, "Final metrics: the mean over meta-seeds." if seeds > 1 else "Final metrics.")
     return [*_headline(methods, metrics), Tiles(tiles), table, *_differences(methods, metrics), *notes, *stops]
 
 

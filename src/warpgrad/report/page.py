@@ -75,7 +75,9 @@ class Page:
     def _context(self) -> PageContext:
         """Assign one look to each method on the page; the reader can hide those that occur in more than one block."""
         shown = [list(dict.fromkeys(block.methods)) for block in self._blocks() if isinstance(block, Chart | Forest)]
-        looks = appearances(list(dict.fromkeys(method for methods in shown for method in methods)))
+        # The block with the most methods has the order of the rows; a headline leaves out what it compares with.
+        ordered = sorted(shown, key=len, reverse=True)
+        looks = appearances(list(dict.fromkeys(method for methods in ordered for method in methods)))
         named = [
             {row[0] for row in block.rows if isinstance(row[0], str)}
             for block in self._blocks()

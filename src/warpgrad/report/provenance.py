@@ -10,7 +10,7 @@ from typing import Any
 from warpgrad.report.blocks import Block, Code, Collapsible, KeyValues, Note, Paragraph, dotted, shown
 from warpgrad.report.metric_curves import by_method, is_number
 from warpgrad.report.runs import Run
-from warpgrad.report.tables import Cell, Column, Table
+from warpgrad.report.tables import Cell, Column, Sized, Table
 from warpgrad.statistics.formatting import count, duration
 
 UNKNOWN = "not recorded"
@@ -70,7 +70,7 @@ def repetition(runs: Sequence[Run]) -> list[Block]:
                 "Wall time",
                 "Commit",
                 "Environment",
-                Column("Run directory", words=True),
+                Column("Run", words=True),
             ],
             rows,
             "Where each number comes from.",
@@ -106,7 +106,8 @@ def meta_step_range(runs: Sequence[Run]) -> str:
     return str(steps[0]) if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
 
 
-def time_of(runs: Sequence[Run]) -> str:
+def time_of(runs: Sequence[Run]) -> Cell:
     """Return the mean wall time of the runs."""
     seconds = [run.summary["wall_seconds"] for run in runs if is_number(run.summary.get("wall_seconds"))]
-    return duration(sum(seconds) / len(seconds)) if seconds else UNKNOWN
+    mean = sum(seconds) / len(seconds) if seconds else None
+    return UNKNOWN if mean is None else Sized(duration(mean), mean)

@@ -65,7 +65,15 @@ class Value:
         return number(self.paper, self.digits, signed=self.signed)
 
 
-Cell = Value | str | int | float | None
+@dataclass(frozen=True)
+class Sized:
+    """A text that is sorted by a number, such as a duration by its seconds."""
+
+    text: str
+    size: float
+
+
+Cell = Value | Sized | str | int | float | None
 """A text, a number, a measured value, or None for an empty cell."""
 
 
@@ -79,6 +87,11 @@ class Column:
     """Which value of this column is emphasised."""
     words: bool = False
     """Whether to align the column left and wrap it, as text."""
+
+    @property
+    def label(self) -> str:
+        """The title with the unit, as it stands beside a number on a telephone."""
+        return ", ".join(filter(None, (self.title, self.unit)))
 
 
 @dataclass(frozen=True)
@@ -133,7 +146,8 @@ class Table(Block):
         values = self.values
         lines: list[str] = []
         if self.best_in_row is not None or any(column.best for column in self.named_columns):
-            lines.append("**bold**: the best mean")
+            means = any(value.low is not None or value.indicative for value in values)
+            lines.append(f"**bold**: the best{' mean' if means else ''}")
         methods = dict.fromkeys(value.method for value in values if value.low is not None)
         if methods:
             lines.append(f"small: {', or '.join(methods)}")

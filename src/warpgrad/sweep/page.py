@@ -28,8 +28,8 @@ from warpgrad.report import (
     Value,
 )
 from warpgrad.report.blocks import Block
-from warpgrad.report.tables import Cell
-from warpgrad.statistics.formatting import count, number
+from warpgrad.report.tables import Cell, Sized
+from warpgrad.statistics.formatting import count, duration, number
 from warpgrad.sweep.results import Sweep, SweepPaths, state_of, summary, trial_name, value_text
 from warpgrad.sweep.space import sentence, space_to_json
 
@@ -43,18 +43,15 @@ def study_page(sweep: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths, 
         f"by {sweep.metric} on the validation split ({sweep.direction})."
     )
     return Page(title, subtitle).add(
-        _headline(sweep, trials, places),
-        Section(
-            "Value against each setting",
-            [Gallery([_scatter(sweep, trials, name, space) for name, space in sweep.space.items()])],
-        ),
+        _headline(sweep, trials),
         _table(sweep, trials),
         _progress(sweep, trials),
+        _test(sweep, places),
         _repetition(sweep, command),
     )
 
 
-def _headline(sweep: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths) -> Section:
+def _headline(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Section:
     best = sweep.ranked(trials)[0]
     assert best.value is not None
     tiles = [
@@ -62,12 +59,17 @@ def _headline(sweep: Sweep, trials: Sequence[FrozenTrial], places: SweepPaths) -
         Tile("Trials", str(len(trials)), summary(trials)),
         *(Tile(name, value_text(sweep.chosen(best)[name]), sentence(space)) for name, space in sweep.space.items()),
     ]
+    charts = [_scatter(sweep, trials, name, space) for name, space in sweep.space.items()]
+    return Section("The best trial", [Tiles(tiles), Gallery(charts)])
+
+
+def _test(sweep: Sweep, places: SweepPaths) -> Section:
     caution = Note(
         "The best of many trials looks better on the validation split than it is, and more so with more trials. "
         "The result to report is that of a new run on the test split, with other seeds."
     )
     code = Code(f"warpgrad run {sweep.experiment.name} --config {places.best} --seed 1", "The best settings, tested")
-    return Section("The best trial", [Tiles(tiles), code, caution])
+    return Section("Test the best settings", [caution, code])
 
 
 def _table(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Section:
@@ -82,7 +84,7 @@ def _table(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Section:
             trial_name(trial.number),
             Value(trial.value),
             *map(value_text, sweep.chosen(trial).values()),
-            f"{trial.user_attrs['seconds']:.0f} s",
+            Sized(duration(trial.user_attrs["seconds"]), trial.user_attrs["seconds"]),
         ]
         for trial in sweep.ranked(trials)
     ]

@@ -18,6 +18,7 @@ from warpgrad.experiments.comparison import difference, distinct, per_task
 from warpgrad.experiments.omniglot.config import COSTS, OmniglotConfig
 from warpgrad.experiments.reproduction import cells, finished
 from warpgrad.experiments.runner import command
+from warpgrad.report import Chart
 
 __all__ = ["more_tasks", "runs", "store", "tiny"]
 
@@ -189,7 +190,7 @@ def test_the_page_and_the_lines_show_every_row_and_name_the_data(runs, more_task
     for words in ("Warp-Leap", "paper 83.8", "not</strong> Omniglot", "Learning curves", "meta-training tasks",
                   "Activations around warp-layers", "drawn alphabets", "minus Warp-Leap", "after 4 steps, batch 8",
                   "after 4 steps, batch 5", "At batch 8: ", "At batch 5: ", "Size of activations at the start",
-                  "validation/accuracy_8 against meta-steps", "validation/accuracy_8 against processor minutes",
+                  "validation/accuracy_8 against meta-steps", "validation/accuracy_8 against processor seconds",
                   "corrected for their initial values"):  # fmt: skip
         assert words in page, words
     curves = page[page.index("Learning curves") :]
@@ -221,6 +222,16 @@ def test_the_page_of_a_search_names_the_best_of_each_method(tiny, runs, tmp_path
     winners = page[page.index("Best of each method") :]
     assert "inner_lr 0.3" in winners
     assert "at an edge" in winners
+
+
+def test_the_page_of_a_search_shows_the_layers_of_the_best_trials_alone(runs):
+    found = []
+    for label, method in (("Warp-Leap, α 0.1", "warp-leap"), ("Warp-Leap, α 0.3", "warp-leap"), ("SGD, α 0.1", "sgd")):
+        group = group_of(label, [runs[method]])
+        found.append(Group(label, group.runs, ({**group.evaluations[0], "split": "validation"},)))
+    sections = {section.title: section for section in EXPERIMENT.page(found, "Steps").sections}
+    drawn = [block for block in sections["Activations around warp-layers"].all() if isinstance(block, Chart)]
+    assert {chart.title for chart in drawn} == {"Warp-Leap, α 0.1"}
 
 
 def test_rows_that_share_a_name_are_told_apart_by_their_settings(runs, more_tasks):

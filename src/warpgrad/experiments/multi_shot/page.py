@@ -24,9 +24,9 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         held_out="held-out tasks",
         measures=[
             Measure("accuracy", f"Accuracy after {headline} steps", compared=True, when=f"After {headline} steps: "),
-            Measure("accuracy_at_end", f"after {end} steps", compared=True, when=f"After {end} steps: "),
+            Measure("accuracy_at_end", f"Accuracy after {end} steps", compared=True, when=f"After {end} steps: "),
             Measure("auc", f"AUC over {headline} steps"),
-            Measure("auc_at_end", f"over {end} steps"),
+            Measure("auc_at_end", f"AUC over {end} steps"),
         ],
         caption=f"{setting(groups[0])}; the same held-out tasks for every row and every meta-seed.",
         notes=[

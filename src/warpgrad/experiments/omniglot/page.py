@@ -13,7 +13,7 @@ from warpgrad.errors import require
 from warpgrad.experiments import comparison
 from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison import data_names, data_of, distinct, estimate, search_lines, trials_of
-from warpgrad.experiments.comparison_page import BESIDE, Measure, beside_paper, comparison_page
+from warpgrad.experiments.comparison_page import BESIDE, Measure, beside_paper, comparison_page, shown_first
 from warpgrad.report import (
     Best,
     Cell,
@@ -54,6 +54,9 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         for name, words, unit, best, digits in _OTHER_MEASURES
         for batch in batches
     ]
+    # Of a search, the layers of the best trials are enough.
+    first = shown_first(groups, accuracies[0])
+    chosen = [group for group in groups if group.label in first] or groups
     return comparison_page(
         groups,
         title,
@@ -78,8 +81,8 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         sections=[
             *_winners(groups),
             *_tasks_axis(groups, batches),
-            *_sizes_at_start(groups),
-            *_activations(groups, batches),
+            *_sizes_at_start(chosen),
+            *_activations(chosen, batches),
         ],
         training="`validation/` scores are means over a few alphabets that are in neither meta-training nor the test. "
         "They choose nothing: the weights are always the last ones.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from warpgrad.experiments import comparison
 from warpgrad.experiments.base import Group, Lines
 from warpgrad.experiments.comparison import data_names, data_of, distinct
-from warpgrad.experiments.comparison_page import Measure, comparison_page
+from warpgrad.experiments.comparison_page import Measure, comparison_page, shown_first
 from warpgrad.report import Block, Chart, Column, Page, Paragraph, Section, Series
 from warpgrad.report.tables import Cell
 
@@ -22,34 +22,41 @@ def build_page(groups: Sequence[Group], title: str) -> Page:
         Measure(f"accuracy_{number}shot", f"{number} shot", compared=True, when=f"With {number} of each: ")
         for number in shots
     ]
-    for kind, words in (("together", "all labels at once"), ("auroc", "AUROC out of scope")):
-        measures += [
-            Measure(f"{kind}_{number}shot", f"{words}, {number} shot")
-            for number in shots
-            if has(groups, f"{kind}_{number}shot")
-        ]
+    others = [
+        Measure(f"{kind}_{number}shot", f"{words}, {number} shot")
+        for kind, words in (("together", "all labels at once"), ("auroc", "AUROC out of scope"))
+        for number in shots
+        if has(groups, f"{kind}_{number}shot")
+    ]
+    notes = [
+        "Fine-tuning, logistic regression and nearest centroid start from the pretrained encoder; the other "
+        "methods are meta-trained once for all numbers of shots. Methods without steps are shown as flat lines."
+    ]
+    if any(measure.name.startswith("auroc") for measure in others):
+        notes.append(
+            "AUROC: how well the largest probability separates sentences of the domain from sentences out of scope."
+        )
     return comparison_page(
         groups,
         title,
         f"Intents of sentences of {data_names(groups)}",
         held_out="new domains",
-        measures=measures,
+        measures=[*measures, *others],
         plain=[(Column("meta-training", "min"), _minutes), (Column(f"adaptation, {shots[-1]} shot", "s"), _seconds)],
         caption="The same support sets and test sentences for every row of a meta-seed.",
-        notes=[
-            "Fine-tuning, logistic regression and nearest centroid start from the pretrained encoder; the other "
-            "methods are meta-trained once for all numbers of shots. Methods without steps are shown as flat lines.",
-            "AUROC: how well the largest probability separates sentences of the domain from sentences out of scope.",
-        ],
+        notes=notes,
         parts={f"{number}": f"{number} shot" for number in shots},
-        sections=[_against_seconds(groups, shots)],
+        sections=[_against_seconds(groups, shots, shown_first(groups, measures[0]))],
         training="`validation/` scores are means over the validation domain, 5 shots, adapted as at test. The weights "
         "with the lowest validation loss are tested.",
     )
 
 
-def _against_seconds(groups: Sequence[Group], shots: Sequence[int]) -> Section:
-    """Plot accuracy against the processor time of adaptation, without the time of the lower layers."""
+def _against_seconds(groups: Sequence[Group], shots: Sequence[int], first: Collection[str]) -> Section:
+    """Plot accuracy against the processor time of adaptation, without the time of the lower layers.
+
+    The curves of `first` are shown at first, or all if it is empty.
+    """
     figures: list[Block] = [
         Paragraph(
             "Processor seconds of adaptation on one core, mean over tasks and meta-seeds, with the fit of the head and "
@@ -71,6 +78,7 @@ def _against_seconds(groups: Sequence[Group], shots: Sequence[int]) -> Section:
                     title=f"{number} shot",
                     alt=f"Accuracy against processor seconds of adaptation for every row, {number} shot.",
                     caption="Mean over new domains and meta-seeds.",
+                    first=first,
                 )
             )
     return Section("Accuracy against time", figures)

@@ -90,11 +90,8 @@
       }
       if (spec.series.some((one) => one.runs)) {
         const single = button("Runs", "Show the curve of every run", false);
-        single.addEventListener("click", () => {
-          this.single = !this.single;
-          single.setAttribute("aria-pressed", this.single);
-          this.show();
-        });
+        single.addEventListener("click", () => this.separate(!this.single));
+        this.separator = single;
         tools.append(single);
       }
       const reset = button("Reset", "Show the whole chart again; drag in it to zoom");
@@ -127,16 +124,24 @@
       const space = "http://www.w3.org/2000/svg";
       const svg = document.createElementNS(space, "svg");
       const line = document.createElementNS(space, "line");
-      for (const [name, value] of Object.entries({ x1: 0, x2: 26, y1: 5, y2: 5, "stroke-width": 3 })) {
-        line.setAttribute(name, value);
-      }
-      if (one.dash.length) line.setAttribute("stroke-dasharray", one.dash.map((part) => 2 * part).join(" "));
+      // A stroke without length but with round ends is a dot.
+      const ends = one.line ? { x1: 0, x2: 26, "stroke-width": 3 } : { x1: 13, x2: 13, "stroke-width": 8, "stroke-linecap": "round" };
+      for (const [name, value] of Object.entries({ ...ends, y1: 5, y2: 5 })) line.setAttribute(name, value);
+      if (one.line && one.dash.length) line.setAttribute("stroke-dasharray", one.dash.map((part) => 2 * part).join(" "));
       svg.append(line);
       return svg;
     }
 
     toggle(name) {
       this.hidden.has(name) ? this.hidden.delete(name) : this.hidden.add(name);
+      this.show();
+    }
+
+    // Every run instead of their band.
+    separate(single) {
+      if (!this.separator) return;
+      this.single = single;
+      this.separator.setAttribute("aria-pressed", single);
       this.show();
     }
 
@@ -226,8 +231,8 @@
       const label = (x, y, text, more) => plot.add_layout(new (model("Label"))({
         x, y, text, text_color: soft, text_font: "sans-serif", text_font_size: "12px", x_offset: 4, y_offset: 3, ...more,
       }));
-      const first = Math.min(...spec.x.flat().filter((value) => value !== null));
-      const last = Math.max(...spec.x.flat().filter((value) => value !== null));
+      const places = [...spec.x.flat(), ...spec.marks.filter((mark) => mark.height !== null).map((mark) => mark.value)];
+      const [first, last] = [Math.min, Math.max].map((end) => end(...places.filter((value) => value !== null)));
       // At the left and at the right in turn, so that the names of two close lines do not overlap.
       for (const [place, reference] of spec.references.entries()) {
         if (reference.value === null || (this.log && reference.value <= 0)) continue;
@@ -342,6 +347,10 @@
     const hidden = detail.kind === "method" ? hiddenMethods : hiddenSeeds;
     hidden.clear();
     for (const name of detail.hidden) hidden.add(name);
-    for (const chart of charts.values()) chart.show();
+    for (const chart of charts.values()) {
+      // Who chooses among single runs wants to see them.
+      if (detail.kind === "seed") chart.separate(true);
+      chart.show();
+    }
   });
 })();

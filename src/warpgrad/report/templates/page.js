@@ -38,10 +38,14 @@
   follow();
 
   // Columns are sorted by a click on their head: numbers by their size, the greatest first, and words by the alphabet.
+  // A number may be written as a power of ten, and a unit may follow it.
+  const powers = "⁰¹²³⁴⁵⁶⁷⁸⁹";
   const valueOf = (row, place) => {
     const cell = row.cells[place];
-    const text = (cell.dataset.value ?? cell.textContent).trim().replace("−", "-").replace(/[,%]/g, "");
-    return text === "" || text === "–" ? null : Number.isNaN(Number.parseFloat(text)) ? text : Number.parseFloat(text);
+    const text = (cell.dataset.value ?? cell.textContent).trim().replaceAll("−", "-").replace(/[,%]/g, "")
+      .replace(/·10(⁻?)([⁰¹²³⁴⁵⁶⁷⁸⁹]+)/, (_, sign, digits) => `e${sign && "-"}${[...digits].map((one) => powers.indexOf(one)).join("")}`);
+    if (text === "" || text === "–") return null;
+    return /^[-+]?\d*\.?\d+(e[-+]?\d+)?(\s*[^\d\s]*)?$/i.test(text) ? Number.parseFloat(text) : text;
   };
   for (const table of document.querySelectorAll(".sortable table")) {
     const body = table.tBodies[0];
@@ -54,7 +58,10 @@
       sorter.addEventListener("click", () => {
         const place = head.cellIndex;
         const values = new Map([...body.rows].map((row) => [row, valueOf(row, place)]));
-        const words = [...values.values()].some((value) => typeof value === "string");
+        // Among numbers, a remark such as "not finite" stands where there is no number.
+        const kinds = [...values.values()].map((value) => typeof value);
+        const words = kinds.filter((kind) => kind === "string").length > kinds.filter((kind) => kind === "number").length;
+        if (!words) for (const [row, value] of values) if (typeof value === "string") values.set(row, null);
         const first = words ? "ascending" : "descending";
         const order = head.getAttribute("aria-sort") === first ? (words ? "descending" : "ascending") : first;
         const sign = order === "ascending" ? 1 : -1;
