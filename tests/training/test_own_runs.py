@@ -46,9 +46,12 @@ def test_the_directory_has_the_contract(runs):
 
 
 def test_the_page_compares_methods_by_the_users_own_metrics(runs):
-    page = Parsed(run_page([read_run(path) for path in runs]).html())
-    for words in ("lines", "warp", "approximate", "validation/my own metric", "lr/phi", "gradient_norm/theta0"):
+    html = run_page([read_run(path) for path in runs]).html()
+    page = Parsed(html)
+    for words in ("lines", "warp", "approximate", "validation/my own metric"):
         assert words in page.text
+    for metric in ("validation/my own metric", "lr/phi", "gradient_norm/theta0"):
+        assert f"{metric} against meta-steps" in html, "described for those who cannot see the chart"
     assert "Differences from warp" in page.text
 
 

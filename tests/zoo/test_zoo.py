@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from warpgrad.experiments.omniglot.methods import open_data
 from warpgrad.experiments.records import read_record, write_record
 from warpgrad.experiments.synthetic.evaluation import Test
 from warpgrad.io import read_object, write_json
+from warpgrad.training.resources import hardware
 from warpgrad.training.run_directory import LOCK, newest_checkpoint, reserved
 from warpgrad.training.saving import load as load_method
 from warpgrad.zoo.__main__ import LARGEST, main, make_entry
@@ -57,7 +59,16 @@ def test_the_warp_of_the_surfaces_is_the_one_on_record():
         torch.testing.assert_close(value.detach(), recorded, rtol=1e-6, atol=1e-8)
     _, config = stored_config(card.settings, Path("card.json"))
     result = Test(config).result(method.learner.module.get_submodule("omega"))
-    assert {name: float(f"{value:.7g}") for name, value in result["metrics"].items()} == card.numbers
+    check_numbers(result["metrics"], card)
+
+
+def check_numbers(found: Mapping[str, float], card: wg.zoo.Card) -> None:
+    """To the last digit on the kind of processor that the card names. On others the last digits of a step differ, and a
+    descent of hundreds of steps over bent ground magnifies that; the mean over tasks stays within a few per cent."""
+    assert found.keys() == card.numbers.keys()
+    if hardware()["cpu"] == card.hardware["cpu"]:
+        assert {name: float(f"{value:.7g}") for name, value in found.items()} == card.numbers
+    assert found == pytest.approx(card.numbers, rel=0.03)
 
 
 @pytest.mark.slow
@@ -69,7 +80,7 @@ def test_a_pretrained_network_of_omniglot_gives_the_numbers_on_its_card(name):
     card, method = wg.zoo.card(name), wg.zoo.load(name)
     _, config = stored_config(card.settings, Path("card.json"))
     found = evaluate_on_alphabets(config, method.learner, method.rule, open_data(config.data))["metrics"]
-    assert {part: float(f"{value:.7g}") for part, value in found.items()} == card.numbers
+    check_numbers(found, card)
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -271,9 +271,9 @@ class Adaptation:
         """
         assert isinstance(k, int), "one task is at one step"
         forward = self.learner.bind(theta, buffers, key=fold(self.key, k, role.source.name))
-        return scored(self.task, role, forward, self.batch(role.source, k), k, *constants), forward.buffers
+        return scored(self.task, role, forward, self._batch(role.source, k), k, *constants), forward.buffers
 
-    def batch(self, source: Source, k: StepIndex) -> Batch:
+    def _batch(self, source: Source, k: StepIndex) -> Batch:
         """Return the task's batch of step k; for a stack, the batches of all tasks, stacked."""
         assert isinstance(k, int), "one task is at one step"
         return draw_batch(self.task, source, k)

@@ -107,9 +107,9 @@ class BatchedAdaptation(Adaptation):
 
         # Fused attention cannot be mapped over a stack; its plain form can.
         with sdpa_kernel(SDPBackend.MATH):
-            return self.per_task(one, theta, buffers, self.batch(role.source, k), *constants)
+            return self.per_task(one, theta, buffers, self._batch(role.source, k), *constants)
 
-    def batch(self, source: Source, k: StepIndex) -> Any:
+    def _batch(self, source: Source, k: StepIndex) -> Any:
         # Batches are stacked again only if a task returns other objects.
         kept = self._stacked.get(source)
         if kept is not None and kept[0] == k:  # tasks are stateless: a step has one batch

@@ -280,7 +280,7 @@ class _Traced(Adaptation):
         learner = self.learner
         inputs = {**point.groups(), "phi": learner.phi, "rule": self.rule.meta, "constants": learner.constants}
         places: list[BatchPlace] = list(computation.reads)
-        batches = [self.batch(source, following(point.k, later)) for source, later in places]
+        batches = [self._batch(source, following(point.k, later)) for source, later in places]
 
         def compute(groups: Groups, given: Sequence[Any]) -> Groups:
             tracing = self.tracing(dict(zip(places, given, strict=True)))
@@ -376,7 +376,7 @@ class _Tracing(Adaptation):
     def check_finite(self, loss: Tensor, what: str, k: StepIndex) -> None:
         del loss, what, k
 
-    def batch(self, source: Source, k: StepIndex) -> Any:
+    def _batch(self, source: Source, k: StepIndex) -> Any:
         assert isinstance(k, int)
         return self._given[source, k]
 
