@@ -29,20 +29,26 @@ def kinds(algorithm):
     return list(algorithm.backend.graphs.kinds.values())
 
 
-def compare(algorithm, method, tasks, meta_steps=2):
-    """Meta-gradients of the stack and of the traced stack, which must have run traced whatever it computed."""
-    seen = {}
-    for backend in ("batched", "traced"):
+def same_bits(backends, algorithm, method, tasks):
+    """Two meta-steps by each of two backends, whose gradients must be equal; returns the algorithm of the second."""
+    seen = []
+    for backend in backends:
         own, recorder = algorithm(backend), Recorder()
-        for step in range(meta_steps):
-            own.meta_step(method, tasks, [fold + 10 * step for fold in range(len(tasks))], recorder)
-        seen[backend] = recorder.seen
-    assert kinds(own)
-    assert all(kind.run is not None for kind in kinds(own))
-    for (group, found), (other, expected) in zip(seen["traced"], seen["batched"], strict=True):
+        for step in range(2):
+            own.meta_step(method, tasks, [place + 10 * step for place in range(len(tasks))], recorder)
+        seen.append(recorder.seen)
+    for (other, expected), (group, found) in zip(*seen, strict=True):
         assert group == other
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[name], expected[name]) for name in expected)
+    return own
+
+
+def compare(algorithm, method, tasks):
+    """The stack and the traced stack, which must have run traced whatever it computed."""
+    own = same_bits(("batched", "traced"), algorithm, method, tasks)
+    assert kinds(own)
+    assert all(kind.run is not None for kind in kinds(own))
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -182,23 +188,10 @@ def test_a_number_that_is_not_finite_is_named_as_ever():
     assert messages[0] == messages[1]
 
 
-def alone(algorithm):
-    """What an algorithm has computed for single tasks, each with its graph or None."""
-    return list(algorithm.backend.alone.kinds.values())
-
-
-def compare_with_loop(algorithm, method, tasks, meta_steps=2):
-    """Meta-gradients of the loop and of `auto`, which leaves convolutions unstacked; returns what `auto` computed."""
-    seen = {}
-    for backend in ("loop", "auto"):
-        own, recorder = algorithm(backend), Recorder()
-        for step in range(meta_steps):
-            own.meta_step(method, tasks, [place + 10 * step for place in range(len(tasks))], recorder)
-        seen[backend] = recorder.seen
-    for (group, found), (other, expected) in zip(seen["auto"], seen["loop"], strict=True):
-        assert group == other
-        assert all(torch.equal(found[name], expected[name]) for name in expected)
-    return alone(own)
+def compare_with_loop(algorithm, method, tasks):
+    """The loop and `auto`, which leaves convolutions unstacked; returns what it computed, with a graph or None."""
+    own = same_bits(("loop", "auto"), algorithm, method, tasks)
+    return list(own.backend.alone.kinds.values())
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
