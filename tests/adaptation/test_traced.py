@@ -15,7 +15,6 @@ from tests.algorithms.test_backend import INITIALISERS, RULES
 from tests.support.problems import Recorder, conv_batch_norm, make_task, mlp, relu_max_pool
 from warpgrad.adaptation import traced as recording
 from warpgrad.adaptation.traced import simplify
-from warpgrad.tensors import laid_channels_last
 
 
 @pytest.fixture(autouse=True)
@@ -212,17 +211,6 @@ def test_convolutions_are_traced_task_by_task(make, algorithm, objective, initia
     found = compare_with_loop(algorithm, method, [make_task(make, seed) for seed in range(2)])
     assert found
     assert all(kind.run is not None for kind in found)
-
-
-def test_a_single_channel_has_one_layout_in_graphs():
-    """Where a task starts and where it is after a step, its strides may differ, though its bytes lie alike."""
-    method = wg.Method(wg.Learner(conv_batch_norm(), channels_last=True), wg.SGD(0.1), wg.Exact(), wg.Leap())
-    weight = method.learner.theta0["0.weight"]
-    assert weight.shape[1] == 1
-    for strides in (weight.stride(), (9, 9, 3, 1)):
-        laid = laid_channels_last(weight.detach().as_strided(weight.shape, strides))
-        assert torch.equal(laid, weight)
-        assert laid.stride(1) == 1
 
 
 class Regular(nn.Module):
